@@ -40,10 +40,10 @@ def test_the_reference_is_the_definition(sizes: dict[str, int], distribution: st
     g = geometry(NAME, sizes | ({"b": 0} if sizes["g"] > 1 else {}))
     assert parse(g.descriptor) == g
     assert parameters(g)["za"] == sizes["za"]
-    known = expectation(NAME, g.descriptor, "int8", distribution)
-    y, a = by_product(known.reference["y"], g.groups), by_product(known.inputs["a"], g.groups)
-    b, scale = known.inputs["b"].reshape(g.groups, sizes["k"], sizes["c"]), known.inputs["scale"]
-    bias = known.inputs.get("bias", np.zeros(sizes["k"], int))
+    case = expectation(NAME, g.descriptor, "int8", distribution)
+    y, a = by_product(case.reference["y"], g.groups), by_product(case.inputs["a"], g.groups)
+    b, scale = case.inputs["b"].reshape(g.groups, sizes["k"], sizes["c"]), case.inputs["scale"]
+    bias = case.inputs.get("bias", np.zeros(sizes["k"], int))
     for product, row, column in np.ndindex(*y.shape):
         terms = zip(a[product, row].tolist(), b[product, column].tolist(), strict=True)
         total = int(bias[column]) + sum((x - sizes["za"]) * (w - sizes["zb"]) for x, w in terms)
@@ -53,7 +53,7 @@ def test_the_reference_is_the_definition(sizes: dict[str, int], distribution: st
 
 @pytest.mark.parametrize("problem", ROWS, ids=lambda problem: problem.name)
 def test_no_sum_leaves_32_bits_in_any_order(problem: Any):
-    """Of operands less their zero points, and of operands alone with the shares of zero points taken off later."""
+    """Sums of operands less their zero points, and of operands alone with the shares of zero points taken off later."""
     g = problem.geometry
     for distribution in {v.distribution for v in problem.variants if v.dtype == "int8"}:
         inputs = expectation(NAME, g.descriptor, "int8", distribution).inputs
