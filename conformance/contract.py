@@ -25,8 +25,9 @@ _CHOICES = {
 }
 __all__ = ["Contract", "ContractError"]
 
-_OF_FAMILIES = {"between": ("conv_bn",), "variance": ("conv_bn",), "ties": ("conv_requantized",),
-                "overflow": ("conv_requantized",), "stored": ("conv", "avg_pool", "matmul")}  # fmt: skip
+_REQUANTIZED = ("conv_requantized", "matmul_requantized")
+_OF_FAMILIES = {"between": ("conv_bn",), "variance": ("conv_bn",), "ties": _REQUANTIZED,
+                "overflow": _REQUANTIZED, "stored": ("conv", "avg_pool", "matmul")}  # fmt: skip
 """Field -> beginnings of the names of the operators that it is about; others are about all."""
 _DATA: dict[str, type[Accumulator | Slices]] = {"accumulate": Accumulator, "inputs": Slices}
 """Fields that may be data with fields of their own -> the class."""
@@ -110,7 +111,7 @@ class Contract:
         exists = "conv" in g.family and g.window == (3, 3) and g.stride == g.dilation == (1, 1)
         if self.algorithm.startswith("winograd") and not exists:
             judged = replace(judged, algorithm="direct")
-        if g.family.startswith("matmul") or (self.algorithm in PREFIX_SUMS and g.family != "avg_pool"):
+        if not g.rank or (self.algorithm in PREFIX_SUMS and g.family != "avg_pool"):
             judged = replace(judged, algorithm="direct")
         if self.slices is not None and (g.family not in SLICED or dtype in SUMS):
             judged = replace(judged, inputs="exact")

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from conformance.contract import Contract
-from conformance.diagnosis.terms import ELEMENTS, MAX_WORK, Compute, TermPlan, planned, zeros
+from conformance.diagnosis.terms import ELEMENTS, MAX_WORK, Compute, TermPlan, planned, zero_points, zeros
 from conformance.dtypes import FORMATS, WHOLE
 from conformance.operators import Arrays, Workload
 
@@ -97,13 +97,16 @@ def _of_large_sums(workload: Workload, dtype: str, plan: TermPlan, is_wrong: IsW
     """Return the largest sum of 8-bit products that is right, if a larger one is wrong."""
     extents = tuple(plan.axes.values())
     terms, limits = int(np.prod(extents)), np.iinfo(dtype)
-    zero = int(getattr(workload.geometry, "x_zero_point", 0))
+    zero, added = (zero_points(workload.geometry).get(name, 0) for name in (plan.coded, plan.selected))
     largest = max((int(limits.max), int(limits.min)), key=lambda value: abs(value - zero))
     largest -= int(np.sign(largest - zero)) * ((largest - zero) % 2 == 0)
-    product = int(limits.max) * abs(largest - zero)
+    top = int(limits.max) - ((int(limits.max) - added) % 2 == 0)
+    product = (top - added) * abs(largest - zero)
+    if product <= 0:
+        return ""
 
     def fails(count: int) -> bool:
-        values = np.where(np.arange(terms) < count, int(limits.max), 0)
+        values = np.where(np.arange(terms) < count, top, added)
         values[count - 1] -= count % 2 == 0  # the sum is odd, and no float with fewer bits holds it
         inputs = _chosen(workload, dtype, plan, values.reshape(extents))
         inputs[plan.coded][...] = largest

@@ -226,7 +226,7 @@ def with_one_term(workload: Workload, dtype: str, plan: TermPlan, place: tuple[i
     at: list[Any] = [indices.get(letter, slice(None)) for letter in chosen.axes]
     if chosen.is_filter and (first := chosen.axes[0]) in indices:  # in every group
         at[0] = slice(indices[first], None, plan.axes[first])
-    inputs[plan.selected][tuple(at)] = 1
+    inputs[plan.selected][tuple(at)] += inputs[plan.selected].dtype.type(1)
     if plan.coded == plan.selected:  # each plane has its own number, so that a term that lands in another one is found
         planes = 2 * np.arange(chosen.shape[0] * chosen.shape[1]) + 1
         inputs[plan.selected] *= planes.reshape(*chosen.shape[:2], *[1] * (len(chosen.shape) - 2)).astype(
@@ -240,21 +240,27 @@ def zeros(workload: Workload, dtype: str) -> Arrays:
     inputs = {name: np.zeros(t.shape, STORAGE[t.stored_as(dtype)]) for name, t in workload.inputs.items()}
     for name in (name for name in inputs if name.startswith("scale")):
         inputs[name] += 1
-    if "scale" in inputs:
-        inputs["x"] += inputs["x"].dtype.type(workload.geometry.x_zero_point)
+    for name, point in zero_points(workload.geometry).items():
+        if name in inputs:
+            inputs[name] += inputs[name].dtype.type(point)
     return inputs
+
+
+def zero_points(geometry: Geometry) -> dict[str, int]:
+    """Return the zero points by tensor; none where the problem has no scales."""
+    points: dict[str, int] = getattr(geometry, "zero_points", {})
+    return points
 
 
 def _codes(geometry: Geometry, dtype: str) -> int:
     """Return how many elements can be told apart."""
     if dtype != "int8":
         return CODES.get(dtype, 0)
-    points = (int(getattr(geometry, name, 0)) for name in ("x_zero_point", "y_zero_point"))
-    return (int(np.iinfo(dtype).max) - max(points)) // 2
+    return (int(np.iinfo(dtype).max) - max(zero_points(geometry).values(), default=0)) // 2
 
 
 def _without_zero(geometry: Geometry, array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float64) - getattr(geometry, "y_zero_point", 0)
+    return array.astype(np.float64) - zero_points(geometry).get("y", 0)
 
 
 def _compared(
@@ -359,13 +365,13 @@ def _distance(axes: str, by: np.ndarray) -> str:
 
 def _of_channels(workload: Workload, dtype: str, compute: Compute, of: str) -> str:
     """Return in words what happens to a bias that is added to zeros, or to a scale of ones; empty if it is right."""
-    geometry, inputs = workload.geometry, zeros(workload, dtype)
+    geometry, operator, inputs = workload.geometry, workload.operator, zeros(workload, dtype)
     size = inputs[of].size
     if size > _codes(geometry, dtype):
         return ""
     if of == "scale":
-        inputs["x"] += 1
-        inputs["w"][:, 0, *(extent // 2 for extent in geometry.window)] = 1
+        inputs[operator.data] += 1
+        inputs[operator.operand][:, :1, *(extent // 2 for extent in geometry.window)] += 1
     inputs[of][...] = 2 * np.arange(size) + 1
     ((name, right), *_) = workload.reference(inputs).items()
     exact, actual = (_without_zero(geometry, array) for array in (right, compute(inputs)[name]))

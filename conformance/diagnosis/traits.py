@@ -206,7 +206,7 @@ def _of_product(geometry: Any) -> Traits:
     m, n, k, batch = geometry.n, geometry.k // geometry.groups, geometry.c // geometry.groups, geometry.groups
     sizes = {"rows M": m, "columns N": n, "terms K": k, "products of a batch": batch, "M*N": m * n, "N*K": n * k}
     sizes |= {"elements of a": m * geometry.c, "elements of b": geometry.k * k, "elements of y": m * geometry.k}
-    sizes |= geometry.parts
+    sizes |= geometry.parts or {_meaning(field): field.of(geometry) for field in _own(geometry)}
     features = {text for text, holds in OF_PRODUCT.items() if not _THRESHOLD.search(text) and holds(geometry)}
     features |= _options(geometry) | _by_blocks(sizes) | {*geometry.left_over}
     features.add("one product" if batch == 1 else "a batch of products")

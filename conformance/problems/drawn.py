@@ -74,6 +74,8 @@ SPECIAL = {
     "alpha": (256, 128, -512, -384, 64, 257),
     "beta": (256, 0, 128, -256, 768, -192),
     "zx": (0, 0, 3, -5, -128, 127),
+    "za": (0, 0, 3, -5, -128, 127),
+    "zb": (0, 0, -7, 2, -128, 127),
     "zy": (0, 0, 1, -3, -128, 127),
     "sm": (0, 1, 1, 3, 8),
     "sn": (0, 1, 1, 5, 32),
@@ -358,6 +360,7 @@ def _changes_of_product(geometry: Any) -> tuple[Any, list[list[dict[str, Any]]]]
     changes += [[{name: (size + 1) * batch}, {name: 2 * size * batch}] for name, size in whole.items()]
     changes += [[{"groups": more} | {name: size * more for name, size in whole.items()} for more in (batch + 1, 1)]]
     changes += [[{"bias": not small.bias}]]
+    changes += [[{f"{tensor}_zero_point": point + 1}] for tensor, point in getattr(small, "zero_points", {}).items()]
     return small, changes
 
 

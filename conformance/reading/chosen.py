@@ -10,8 +10,9 @@ import numpy as np
 
 from conformance.diagnosis.terms import ELEMENTS, Compute, TermPlan, planned, with_one_term, zeros
 from conformance.dtypes import FORMATS, FP8_BOTH, WHOLE
-from conformance.operators import OPERATORS, Arrays, Operator
+from conformance.operators import Arrays, Operator
 from conformance.operators.base import Workload
+from conformance.operators.requantized import Requantized
 
 HALF = 14
 """Largest exponent of a factor, and least one less its sign: numbers of fp16, which inputs may be rounded to."""
@@ -23,7 +24,8 @@ class UnreadableError(ValueError):
 
 def adds(operator: Operator) -> bool:
     """Return whether an operator's results are sums of products, or averages."""
-    return operator.family in ("conv", "conv_transpose", "conv_requantized", "avg_pool", "matmul", "matmul_scaled")
+    families = ("conv", "conv_transpose", "avg_pool", "matmul", "matmul_scaled")
+    return isinstance(operator, Requantized) or operator.family in families
 
 
 class Sums:
@@ -35,9 +37,9 @@ class Sums:
 
     def __init__(self, workload: Workload, dtype: str, compute: Compute, *, is_simulated: bool = False) -> None:
         self.workload, self.dtype, self._compute = workload, dtype, compute
-        # a requantized convolution adds as a plain one does, whose results are not of 8 bits
-        requantizes = workload.operator.name == "conv_requantized"
-        self.linear = OPERATORS["conv_forward"].on(workload.geometry) if requantizes else workload
+        # a requantized operator adds as the plain one does, whose results are not of 8 bits
+        operator = workload.operator
+        self.linear = operator.linear.on(workload.geometry) if isinstance(operator, Requantized) else workload
         plan = planned(self.linear)
         if plan is None or plan.terms == ELEMENTS or (plan.selected == plan.coded and len(plan.axes) == 0):
             raise UnreadableError(f"{workload.operator.name} has no sums of products, or averages")
@@ -166,7 +168,7 @@ class Sum:
     def in_units(self, values: Mapping[int, float]) -> float:
         """Return the kernel's sum of terms in units of the smallest one of `reach`."""
         _, unit = self.reach
-        scale = 1 / unit if self.sums.workload.operator.name == "conv_requantized" else 1.0
+        scale = 1 / unit if isinstance(self.sums.workload.operator, Requantized) else 1.0
         factors = {term: self.split(value * unit) for term, value in values.items()}
         return self.of_factors(factors, scale=scale) / (unit * scale)
 

@@ -155,7 +155,8 @@ def summary(reading: Reading, declared: Contract, error: str, width: int) -> Ite
         default = "; it is the default" if contract == Contract() else ""
         if alike := [name for name, unit in UNITS.items() if unit == contract.unit and name != contract.accumulate]:
             default += f"; the same as {', '.join(alike)}"
-        is_short = not FORMATS[reading.dtype].holds(FORMATS["fp32"])  # its transformed data have a format of their own
+        format = FORMATS.get(reading.dtype)  # none of whole numbers
+        is_short = format is not None and not format.holds(FORMATS["fp32"])  # transformed data have their own format
         is_transformed = is_short and reading.algorithm not in (None, "direct")
         is_partial = is_transformed or not (reading.bits or reading.ties)
         default += "; what is unknown may need more" if is_partial else ""

@@ -19,6 +19,7 @@ IMAGES = ("n1 c64 h4 w4 k16 r1 s1", "n1 c8 h8 w8 k16 r3 s3", "n1 c8 h8 w8 k16 r3
 GRADIENTS = ("n1 c16 h4 w4 k64 r1 s1", "n1 c16 h8 w8 k8 r3 s3", "n1 c16 h8 w8 k8 r3 s3 p1", "n1 c32 w8 k64 s1",
              "n1 c8 d4 h4 w4 k64 t1 r1 s1")  # fmt: skip
 FILTERS = ("n1 c4 h8 w8 k4 r1 s1", "n1 c8 h10 w10 k8 r3 s3", "n1 c8 w64 k8 s1", "n1 c8 d4 h4 w4 k8 t1 r1 s1")
+PRODUCTS = ("mm m4 n16 k64", "mm m64 n64 k64", "mm b2 m4 n16 k64")
 TERMS: dict[str, tuple[str, ...]] = {
     "conv_forward": IMAGES,
     "conv_backward_data": GRADIENTS,
@@ -29,8 +30,9 @@ TERMS: dict[str, tuple[str, ...]] = {
     "conv_requantized": tuple(f"q {text}" for text in IMAGES),
     "avg_pool_forward": ("pool n1 c2 h8 w8 r8 s8", "pool n1 c2 h16 w16 r8 s8", "pool n1 c2 h8 w16 r4 s8",
                          "pool n1 c2 w64 s64", "pool n1 c2 d4 h4 w4 t4 r4 s4"),
-    "matmul": ("mm m4 n16 k64", "mm m64 n64 k64", "mm b2 m4 n16 k64"),
+    "matmul": PRODUCTS,
     "matmul_scaled": ("scaled m4 n16 k64", "scaled m64 n64 k64 sm1 sn1", "scaled m4 n64 k64 sm1 sn1 sk64"),
+    "matmul_requantized": tuple(f"q{text}" for text in PRODUCTS),
     "avg_pool_backward": ("pool n1 c2 h15 w15 r8 s8 u1", "pool n1 c2 w127 s64 u1"),
 }  # fmt: skip
 """Operator -> problems whose sums have 32 to 128 terms; those of no window first."""
@@ -55,7 +57,7 @@ def candidates(operator: Operator, purpose: str) -> Iterator[Any]:
     if purpose == "window":
         transposed = tuple(f"convt {text}" for text in WINDOWS)
         listed = {"conv": WINDOWS, "conv_transpose": transposed, "avg_pool": AVERAGED}.get(operator.family, ())
-    bias = "bias1" if operator.family in ("matmul", "matmul_scaled") else "b1"
+    bias = "bias1" if "matmul" in operator.family else "b1"
     for text in listed:
         with suppress(GeometryError):  # a batch of matrix products has no bias
             yield parse(f"{text} {bias}" if purpose == "bias" else text)
@@ -71,6 +73,6 @@ def candidates(operator: Operator, purpose: str) -> Iterator[Any]:
 def _suits(operator: Operator, geometry: Any) -> bool:
     if not takes(operator.name, geometry) or geometry.n < 1 or operator.flops(geometry) > LARGEST:
         return False
-    if getattr(geometry, "x_zero_point", 0) or getattr(geometry, "y_zero_point", 0):
+    if any(getattr(geometry, "zero_points", {}).values()):
         return False
     return FEWEST <= next(iter(operator.errors(geometry).terms.values())) <= MOST

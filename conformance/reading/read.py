@@ -17,6 +17,7 @@ import numpy as np
 
 from conformance.dtypes import FORMATS, FP8_BOTH, WHOLE
 from conformance.operators import Operator
+from conformance.operators.requantized import Requantized
 from conformance.reading.chosen import Sum, Sums, UnreadableError, adds
 from conformance.reading.problems import WINDOW
 from conformance.reading.tree import Node, NoTreeError, built, leaves_of
@@ -124,7 +125,7 @@ def read(operator: Operator, dtype: str, problem: Problem) -> Reading:
 
     if not adds(operator):
         reading.nothing = "it has no sums of products, and no averages"
-    elif dtype in WHOLE and operator.name != "conv_requantized":
+    elif dtype in WHOLE and not isinstance(operator, Requantized):
         reading.nothing = "sums of whole numbers are exact in every order"
     elif (sums := sums_of("terms")) is None:
         reading.nothing = "it supports no small problem whose sums have 32 to 128 terms"
@@ -141,7 +142,8 @@ def _read(reading: Reading, of: Sum, sums_of: Problem) -> None:
     if reading.dtype in WHOLE:
         read_ties(reading, of)
         return
-    if reading.operator == "conv_requantized":
+    operator = of.sums.workload.operator
+    if isinstance(operator, Requantized):
         _attempt(reading, "overflow", read_overflow, of)
     if _is_wrong(of):
         reading.wrong, reading.nothing = True, "sums of small whole numbers are wrong: verify it first"
@@ -155,7 +157,7 @@ def _read(reading: Reading, of: Sum, sums_of: Problem) -> None:
             reading.unknown["algorithm"] = "it supports no window of 3x3 that a transform is for"
         else:
             _attempt(reading, "algorithm", read_transforms, windows)
-    elif not of.sums.averages and not reading.operator.startswith("matmul"):
+    elif not of.sums.averages and "matmul" not in reading.operator:
         reading.unknown["algorithm"] = "it is read off forward convolutions and gradients of images only"
     transformed = reading.algorithm != "direct" and reading.problems.get("window") == reading.problems["terms"]
     window = math.prod(getattr(of.sums.workload.geometry, "window", ()))
@@ -169,7 +171,7 @@ def _read(reading: Reading, of: Sum, sums_of: Problem) -> None:
     _attempt(reading, "result_rounding", read_results, of)
     if reading.operator == "avg_pool_forward" and (averages := sums_of("window")) is not None:
         _attempt(reading, "algorithm", read_prefix_sums, of, averages)
-    if "bias" in of.sums.workload.operator.arguments and reading.operator != "conv_requantized":
+    if "bias" in operator.arguments and not isinstance(operator, Requantized):
         _attempt(reading, "bias", read_bias, of, sums_of)
     if reading.bits and reading.bits < WIDE:
         _attempt(reading, "promoted", read_promotion, sums_of)

@@ -1,12 +1,10 @@
 """ONNX Runtime on the CPU (CPUExecutionProvider, kernels of MLAS), all graph optimisations (the default).
 
-A problem becomes an ONNX model of one or two nodes (opset 22) of open shapes. ``onnxruntime-cpu`` has parameters as
-inputs and caches sessions; ``onnxruntime-cpu-const`` has them as initializers, as in a deployed network: the optimiser
-folds, prepacks and goes over to NCHWc, in a new session for each call. Not taken: bf16, and fp64 but for max pooling
-and products (no kernels on the CPU); nhwc; other gradients than ConvTranspose; divisors; epsilon outside the root.
-"""
+A problem becomes a model of one or two nodes (opset 22). ``onnxruntime-cpu`` has parameters as inputs and caches
+sessions; ``onnxruntime-cpu-const`` has them as initializers, which are folded and prepacked, a session a call.
+Not taken: bf16; fp64 but for max pooling and products; nhwc; divisors; most gradients; epsilon outside the root."""
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import onnxruntime as ort
@@ -20,14 +18,11 @@ OPTIONS.intra_op_num_threads = OPTIONS.inter_op_num_threads = 1
 
 
 @lru_cache(maxsize=64)
-def session(nodes, inputs, outputs, constants=()):
-    """Return a session for nodes (operator, inputs, outputs, attributes); inputs and outputs are (name, dtype)."""
-    graph = helper.make_graph(
-        [helper.make_node(op, ins.split(), outs.split(), **dict(attributes)) for op, ins, outs, attributes in nodes],
-        "problem",
-        *([helper.make_tensor_value_info(name, TYPES[d], None) for name, d in info] for info in (inputs, outputs)),
-        [numpy_helper.from_array(np.ascontiguousarray(array), name) for name, array in constants],
-    )
+def session(nodes, inputs, outputs, constants=()):  # nodes (operator, inputs, outputs, attributes); (name, dtype)
+    steps = [helper.make_node(op, ins.split(), outs.split(), **dict(how)) for op, ins, outs, how in nodes]
+    ends = ([helper.make_tensor_value_info(name, TYPES[d], None) for name, d in info] for info in (inputs, outputs))
+    initializers = [numpy_helper.from_array(np.ascontiguousarray(array), name) for name, array in constants]
+    graph = helper.make_graph(steps, "problem", *ends, initializers)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
     return ort.InferenceSession(model.SerializeToString(), OPTIONS, providers=["CPUExecutionProvider"])
 
@@ -71,8 +66,7 @@ def register(name, constants):
         how = attributes(stride, padding, dilations=dilation, group=groups, output_padding=rest)
         return run((("ConvTranspose", "dy w", "dx", how),), {"dy": dy, "w": w}, {"dx": "dy"}, constants)[0]
 
-    def conv_bn(x, w, gamma, beta, mean, var, geometry, outputs, **norm):
-        """Run BatchNormalization, which needs everything: scale 1 and shift 0 replace what the caller leaves out."""
+    def conv_bn(x, w, gamma, beta, mean, var, geometry, outputs, **norm):  # scale 1 and shift 0 where there is none
         gamma, beta = (np.full(len(w), v, np.float32) if a is None else a for a, v in ((gamma, 1), (beta, 0)))
         bn = "BatchNormalization", "z gamma beta mean var", " ".join(outputs), tuple(norm.items())
         feeds = {"x": x, "w": w, "gamma": gamma, "beta": beta, "mean": mean, "var": var}
@@ -104,15 +98,17 @@ def register(name, constants):
         how = (*transposed(layout), ("alpha", alpha), ("beta", beta))
         return run((("Gemm", "a b c", "y", how),), {"a": a, "b": b, "c": c}, {"y": "a"}, constants)[0]
 
+    @impl.implements("matmul_requantized", dtypes=("int8",), layouts=("nn",), when=lambda p: not p.bias)
+    def matmul_requantized(a, b, bias, scale, *, a_zero_point, b_zero_point, y_zero_point):
+        s, one, full = np.tile(scale, (*b.shape[:-2], 1, 1)), np.ones(1, "f4"), partial(np.full, dtype="i1")
+        feeds = {"a": a, "b": b, "s": s, "1": one, "za": full(1, a_zero_point), "zb": full(s.shape, b_zero_point)}
+        node, feeds["zy"] = ("QLinearMatMul", "a 1 za b s zb 1 zy", "y", ()), full(1, y_zero_point)
+        return run((node,), feeds, {"y": "a"}, constants)[0]
+
     return impl
 
 
 inputs, initializers = register("onnxruntime-cpu", False), register("onnxruntime-cpu-const", True)
-for one in (inputs, initializers):
-    one.variant("level=disabled", prepare=lambda: setattr(OPTIONS, LEVEL, ort.GraphOptimizationLevel.ORT_DISABLE_ALL))
-    one.variant("level=basic", prepare=lambda: setattr(OPTIONS, LEVEL, ort.GraphOptimizationLevel.ORT_ENABLE_BASIC))
-    one.variant("prepacking=off", prepare=lambda: OPTIONS.add_session_config_entry("session.disable_prepacking", "1"))
-    one.variant("threads=2", prepare=lambda: setattr(OPTIONS, "intra_op_num_threads", 2))
 
 
 @inputs.implements("avg_pool_forward", dtypes=("fp32", "fp16"), when=lambda p: p.divisor_override is None)

@@ -22,6 +22,7 @@ from .conv_transpose import (
     conv_transpose_forward,
 )
 from .matmul import gemm, matmul, matmul_backward_a, matmul_backward_b, matmul_of_int8
+from .matmul_requantized import matmul_by_int_mm, matmul_requantized, quantized_linear, suits_int_mm, suits_linear
 from .max_pool import max_pool_backward, max_pool_forward
 from .pool import avg_pool_backward, avg_pool_forward, padding_moves_windows
 
@@ -147,6 +148,12 @@ for implementation in (torch_cpu, torch_cuda):
     implementation.implements(
         "conv_requantized", dtypes=("int8", "fp8_e4m3", "fp8_e5m2"), layouts=EVERY_LAYOUT, contract=Contract()
     )(conv_requantized)
+for suits, product in ((suits_linear, quantized_linear), (suits_int_mm, matmul_by_int_mm)):
+    torch_cpu.implements("matmul_requantized", dtypes=("int8",), layouts=MATRICES, when=suits)(product)
+for implementation in (torch_cpu, torch_cuda):
+    implementation.implements("matmul_requantized", dtypes=("int8", "fp8_e4m3", "fp8_e5m2"), layouts=MATRICES)(
+        matmul_requantized
+    )
 
 torch_fused_cpu, torch_fused_cuda = _register_fused("cpu"), _register_fused("cuda")
 

@@ -15,6 +15,7 @@ from conformance.dtypes import STORAGE
 from conformance.inputs import Expectation, Recipe
 from conformance.operators import FAMILIES, OPERATORS, Arrays, parse, spatial
 from conformance.operators.mistakes import BUDGET
+from conformance.operators.requantized import Requantized
 from conformance.operators.table import library, operators_of
 from conformance.problems import PROBLEMS
 from conformance.problems.parameters import SIMPLEST, geometry
@@ -111,6 +112,11 @@ HELD_OUT = {
         "q n3 c10 d5 h6 w7 k15 t2 r3 s4 u1x2x3 p1:0x0:1x2:1 dil2x1x1 g5 b1 zx5 zy-3",
         "q n2 c7 d6 h5 w6 k11 t3 r2 s3 u2x1x3 p0:1x1:0x1:2 b1 zx-11 zy6",
     ),
+    ("matmul_requantized", 0): (
+        "qmm m14 n15 k23 bias1 za5 zb-7 zy-3",
+        "qmm b3 m6 n9 k11 za-11 zb4 zy6",
+        "qmm m9 n9 k9 bias1 za3 zb2 zy1",
+    ),
     ("conv_transpose", 1): (
         "convt n3 c10 w11 k15 s4 u3 p2:1 d2 o2 g5 b1",
         "convt n2 c7 w13 k11 s5 u2 p1:3 o1 b1",
@@ -129,6 +135,7 @@ SEED = 20261123
 INPUTS = {
     "conv_requantized": [("int8", "scales")],
     "matmul_scaled": [("fp8_e4m3", "fixed"), ("int8", "natural")],
+    "matmul_requantized": [("int8", "scales")],
     "max_pool": [("bf16", "integer"), ("fp32", "fixed")],  # the first tie
 }
 CASES = [(operator.name, rank) for family, rank in HELD_OUT for operator in FAMILIES[family].operators]
@@ -217,9 +224,7 @@ def test_right_outputs_have_no_diagnosis(operator: str):
     kind = OPERATORS[operator]
     held_out = HELD_OUT[kind.family, FAMILIES[kind.family].rank][1]
     inputs = (
-        [("int8", "scales")]
-        if kind.family == "conv_requantized"
-        else product(["fp32"], ["fixed", "integer", "special"])
+        [("int8", "scales")] if isinstance(kind, Requantized) else product(["fp32"], ["fixed", "integer", "special"])
     )
     for dtype, distribution in inputs:
         if distribution in FAMILIES[kind.family].distributions:

@@ -29,6 +29,7 @@ PROBLEMS = {family: TABLES.of(family)[0].name for family in FAMILIES} | {
 }
 HOW: dict[str, dict[str, Any]] = {
     "conv_requantized": {"dtype": "int8", "distribution": "scales"},
+    "matmul_requantized": {"dtype": "int8", "distribution": "scales"},
     "matmul_scaled": {"dtype": "fp8_e4m3"},
 }
 """Of an operator that has no fp32."""

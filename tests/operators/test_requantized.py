@@ -17,7 +17,7 @@ from conformance.inputs import Expectation, Recipe
 from conformance.judge import Exact
 from conformance.judge.propagation import ContractArithmetic
 from conformance.operators import OPERATORS, parse
-from conformance.operators.conv_requantized.operators import TIES, stored
+from conformance.operators.requantized import TIES, stored
 from conformance.problems import PROBLEMS, typed
 from tests.calibration.known_kernels import MUTANTS
 

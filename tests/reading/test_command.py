@@ -112,6 +112,15 @@ def test_the_function_returns_what_the_command_prints(tmp_path: Path):
     assert (result.contradictions, result.reading.calls > 100) == (["inputs"], True)
 
 
+@pytest.mark.parametrize("operator", ["conv_requantized", "matmul_requantized"])
+def test_ties_of_whole_numbers_are_read(operator: str):
+    """The command ended with a KeyError, as whole numbers have no format."""
+    code, text = command("contract", "numpy-direct", f"--operator={operator}", "--dtype=int8")
+    assert code == 0
+    assert "ties          even" in text
+    assert "it is the default" in text
+
+
 def test_operators_without_sums_say_so():
     code, text = command("contract", "numpy-direct", "--operator=max_pool_forward", "--dtype=fp32")
     assert (code, text) == (

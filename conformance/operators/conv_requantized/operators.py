@@ -5,184 +5,42 @@ Defined as ONNX QLinearConv and TFLite's CONV_2D with symmetric filters (w has n
     sum[n,k,p,q] = bias[k] + sum_{c,r,s} (x[n, c', p*u + r*d - top, q*v + s*e - left] - zx) * w[k,c,r,s]
     y[n,k,p,q]   = saturate(round(scale[k] * sum[n,k,p,q]) + zy)
 
-Padding is a real zero: it holds zx. ONNX writes scale[k] as x_scale * w_scale[k] / y_scale. In fp8 zero points are 0,
-and y is the product rounded to the format of the inputs.
-
-*Correct results.* Sums of whole numbers are exact. The sum is converted to fp32 and multiplied with the scale
-there: (1 + d1)(1 + d2) scale*sum with |d| <= u = 2^-24 (Higham, Accuracy and Stability of Numerical Algorithms, 2002,
-section 2.2), d1 = 0 where fp32 holds the sum (it holds all sums below 2^24), and d2 = 0 where it also holds the
-product. A kernel may be more accurate, with an fma or in fp64. y is correct if some number within that distance of
-scale*sum is rounded to y. Storing is monotonic, so the correct values reach from the stored lower end to the stored
-upper end: one number, or two neighbours where a boundary of rounding lies between the ends. If the scale is a power of
-two and sums are below 2^24, the distance is zero, and a result half way between two integers must be rounded as
-declared. In fp8 the bound of fp32 accumulation (`conformance.judge.limits`), multiplied with the scale, is added,
-unless sums are exact in any order.
-
-A fixed-point multiplier (gemmlowp's and TFLite's: the scale as 31 bits and a shift) rounds the product twice. Its
-results are other integers, declared as `ties="gemmlowp"`; each has one correct value (`fixed_point`).
+Padding is a real zero: it holds zx. ONNX writes scale[k] as x_scale * w_scale[k] / y_scale. Which results are correct:
+`conformance.operators.requantized`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
-
-import ml_dtypes
 import numpy as np
 
-from conformance.dtypes import FP32, STORAGE, SUMS, TRAINED, WHOLE, name_of
 from conformance.operators.base import (
     CHANNELS_MISMATCH,
     WINDOW_BEYOND_IMAGE,
-    Arithmetic,
-    Arrays,
-    ErrorModel,
-    Given,
-    Interval,
-    Operator,
-    Tensor,
     invalid_filters,
     invalid_parameters,
 )
 from conformance.operators.conv.operators import ConvForward
-from conformance.operators.conv_requantized.geometry import HIGHEST, LOWEST, RequantizedGeometry
+from conformance.operators.conv_requantized.geometry import RequantizedGeometry
 from conformance.operators.family import Family, Storages
-from conformance.operators.spatial import per_channel
-
-_FORWARD = ConvForward()
-
-
-def centred(geometry: RequantizedGeometry, inputs: Given) -> Arrays:
-    """Return the operands of the convolution in float64: x minus its zero point, w and bias."""
-    wide = {name: inputs[name].astype(np.float64) for name in ("x", "w", "bias") if name in inputs}
-    return wide | {"x": wide["x"] - geometry.x_zero_point}
+from conformance.operators.requantized import Requantized
+from conformance.operators.spatial import by_channel, per_channel
 
 
-def sums(geometry: RequantizedGeometry, inputs: Given) -> np.ndarray:
-    """Return the sums [N,K,P,Q] with their bias in float64: exact for the data of `conformance.inputs`."""
-    return _FORWARD.reference(geometry, centred(geometry, inputs))["y"]
-
-
-def scaled(geometry: RequantizedGeometry, inputs: Given) -> np.ndarray:
-    """Return scale * sum."""
-    return sums(geometry, inputs) * per_channel(inputs["scale"].astype(np.float64), geometry.rank)
-
-
-class ConvRequantized(Operator):
+class ConvRequantized(Requantized):
     """x[N,C,H,W], w[K,C/g,R,S], bias[K]?, scale[K] -> y[N,K,P,Q]. bias is always passed, None when absent."""
 
     name = family = "conv_requantized"
-    dtypes = tuple(dtype for dtype in SUMS if dtype not in TRAINED)
-    arguments, returns = ("x", "w", "bias", "scale"), ("y",)
+    linear = ConvForward()
+    arguments = ("x", "w", "bias", "scale")
     keywords = ("stride", "padding", "dilation", "groups", "x_zero_point", "y_zero_point", "layout")
-    data, operand, free_axis = "x", "w", 0
-    factors = 2
+    data, operand = "x", "w"
     invalid = WINDOW_BEYOND_IMAGE | CHANNELS_MISMATCH | invalid_parameters(keywords) | invalid_filters(1)
 
-    def defined(self, geometry: RequantizedGeometry, dtype: str) -> bool:
-        return dtype in self.dtypes and geometry.exists_in(dtype)
+    def along(self, geometry: RequantizedGeometry, values: np.ndarray) -> np.ndarray:
+        return per_channel(values, geometry.rank)
 
-    def tensor(self, geometry: RequantizedGeometry, name: str) -> Tensor | None:
-        if name == "scale":
-            return replace(geometry.per_channel, wide=True, positive=True)
-        result = super().tensor(geometry, name)
-        return replace(result, sums=True) if result and name == "bias" else result
-
-    def flops(self, geometry: RequantizedGeometry) -> int:
-        """Count the operations of the convolution; one multiplication for each result is negligible."""
-        return _FORWARD.flops(geometry)
-
-    def errors(self, geometry: RequantizedGeometry) -> ErrorModel:
-        return replace(_FORWARD.errors(geometry), encloses=_enclosed)
-
-    def reference(self, geometry: RequantizedGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
-        """Compute y as stored by default: ties to even, saturated. Returned in `dtype`, which holds all 8 bits."""
-        y = stored(scaled(geometry, inputs), name_of(inputs["x"].dtype), geometry.y_zero_point)
-        return {"y": y.astype(dtype)}
-
-    def magnitude(self, geometry: RequantizedGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
-        """Return the exact sums and, except for int8, the scale of their rounding errors, always in float64."""
-        s2 = {} if inputs["x"].dtype == STORAGE["int8"] else _FORWARD.magnitude(geometry, centred(geometry, inputs))
-        return {"sums": sums(geometry, inputs), **s2}
-
-
-def _enclosed(
-    geometry: RequantizedGeometry, inputs: Arrays, magnitude: Arrays, arithmetic: Arithmetic
-) -> dict[str, Interval]:
-    """Return the smallest and the largest correct y, see the module's docstring; if results are rounded stochastically,
-    the ends of what is rounded."""
-    dtype, exact = name_of(inputs["x"].dtype), magnitude["sums"]
-    scale = per_channel(inputs["scale"].astype(np.float64), geometry.rank)
-    if dtype in WHOLE and arithmetic.ties == "gemmlowp":
-        y = np.clip(fixed_point(exact, scale) + geometry.y_zero_point, LOWEST, HIGHEST)
-        return {"y": (y, y)}
-    product, before, u = exact * scale, np.zeros_like(exact), FP32.unit_roundoff
-    if dtype not in WHOLE:
-        u = arithmetic.u
-        if not arithmetic.exact:
-            before = arithmetic.product(exact, magnitude["y"], _FORWARD.errors(geometry).terms["y"]) * scale
-    converted = exact.astype(np.float32) != exact if dtype in WHOLE else before > 0
-    rounded = converted | (product.astype(np.float32) != product)
-    distance = before + ((1 + u) ** (converted.astype(int) + rounded) - 1) * (np.abs(product) + before)
-    # an infinite product has no error bound
-    distance = np.where(np.isfinite(product), distance, 0)
-    if arithmetic.stochastic and dtype not in WHOLE:
-        largest = LARGEST[dtype] if arithmetic.saturates else np.inf
-        return {"y": (np.clip(product - distance, -largest, largest), np.clip(product + distance, -largest, largest))}
-    how = geometry.y_zero_point, arithmetic.ties, arithmetic.saturates
-    return {"y": (stored(product - distance, dtype, *how), stored(product + distance, dtype, *how))}
-
-
-def _up(values: np.ndarray) -> np.ndarray:
-    """Return floor(v + 1/2), without the rounding of that sum."""
-    below = np.floor(values)
-    return below + (values - below >= 0.5)
-
-
-TIES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "even": np.rint,
-    "away": lambda values: np.copysign(_up(np.abs(values)), values),
-    "up": _up,
-}
-"""Rule for numbers half way between two integers -> rounding to the nearest integer (IEEE 754-2019, 4.3.1; `up` is
-floor(v + 1/2))."""
-
-
-def fixed_point(exact: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Return whole sums times a scale of fp32, rounded twice as gemmlowp does (Jacob et al., "Quantization and training
-    of neural networks for efficient integer-arithmetic-only inference", 2017, section 2.2; gemmlowp's fixedpoint.h).
-
-    scale = multiplier * 2^(exponent - 31), with a multiplier of 31 bits, which hold the significand of fp32. The sum,
-    shifted to the left where the exponent is positive, times the multiplier is rounded to a multiple of 2^31, ties up
-    (SaturatingRoundingDoublingHighMul), and the quotient is shifted to the right, ties away from zero
-    (RoundingDivideByPOT). A shift to the left saturates: gemmlowp leaves its overflow undefined.
-    """
-    significand, exponent = np.frexp(scale)
-    multiplier = np.ldexp(significand, 31).astype(np.int64)
-    shifted = np.clip(np.ldexp(exact, np.maximum(exponent, 0)), -(2.0**31), 2.0**31 - 1).astype(np.int64)
-    high = (shifted * multiplier + (1 << 30)) >> 31
-    return TIES["away"](np.ldexp(high.astype(np.float64), np.minimum(exponent, 0)))
-
-
-LARGEST = {name: float(ml_dtypes.finfo(STORAGE[name]).max) for name in ("fp8_e4m3", "fp8_e5m2")}  # type: ignore[no-untyped-call]
-"""The largest finite number of a format."""
-
-
-def stored(
-    values: np.ndarray, dtype: str, zero_point: int = 0, ties: str = "even", saturates: bool = True
-) -> np.ndarray:
-    """Store float64 `values` in 8 bits and return them in float64; this is monotonic.
-
-    Whole numbers are rounded, moved by the zero point, and saturate. fp8 is rounded to nearest even; a value that
-    overflows becomes the largest finite number or, if not `saturates`, infinity in e5m2 and NaN in e4m3 (no infinity)
-    (Micikevicius et al. 2022, table 2; OCP 8-bit floating point specification, 2023, section 5.2). NaN stays NaN.
-    """
-    if dtype in WHOLE:
-        return np.clip(TIES[ties](values) + zero_point, LOWEST, HIGHEST)
-    if saturates:
-        values = np.clip(values, -LARGEST[dtype], LARGEST[dtype])
-    return values.astype(np.float32).astype(STORAGE[dtype]).astype(np.float64)
+    def by_scale(self, geometry: RequantizedGeometry, sums: np.ndarray) -> np.ndarray:
+        return by_channel(sums)
 
 
 FAMILY = Family(

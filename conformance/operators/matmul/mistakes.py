@@ -57,11 +57,11 @@ def by_lines(line: int) -> Change:
     return change
 
 
-def _rows_beyond(tile: int) -> Compute:
+def rows_beyond(tile: int) -> Compute:
     return on_outputs(lambda array, g: within_tiles(array, (0,), tile), "y", "da")
 
 
-def _columns_beyond(tile: int) -> Compute:
+def columns_beyond(tile: int) -> Compute:
     def change(array: np.ndarray, g: MatmulGeometry) -> np.ndarray:
         return within_tiles(array.reshape(len(array), g.groups, -1), (2,), tile).reshape(array.shape)
 
@@ -105,6 +105,8 @@ _OPERANDS: dict[str, Compute] = {
     "first row of a for every row": misread(a=lambda a, g: np.repeat(a[:1], g.n, axis=0)),
     "last row left out": misread(y=zeroed(-1)),
     "last column left out": misread(y=zeroed(slice(None), -1)),
+}
+_TERMS: dict[str, Compute] = {
     "last term left out": misread(a=zeroed(slice(None), -1)),
     "first term left out": misread(a=zeroed(slice(None), 0)),
 }
@@ -133,19 +135,24 @@ _OF_DBIAS: dict[str, Compute] = {
 }
 
 _TAILS = (
-    ("rows", _rows_beyond, (FORWARD, BACKWARD_A)),
-    ("columns", _columns_beyond, (FORWARD, BACKWARD_A)),
+    ("rows", rows_beyond, (FORWARD, BACKWARD_A)),
+    ("columns", columns_beyond, (FORWARD, BACKWARD_A)),
     ("rows of db", _db_beyond, (BACKWARD_B,)),
 )
 
+ORDERS = tuple(Mistake(name, "index", compute) for name, compute in _OPERANDS.items())
+"""Mistakes about the order of operands and results, and about rows and columns."""
+BATCHES = tuple(Mistake(name, "groups", compute, when=lambda g: g.groups > 1) for name, compute in _BATCHES.items())
+
 MISTAKES: tuple[Mistake, ...] = (
-    *(Mistake(name, "index", compute) for name, compute in _OPERANDS.items()),
+    *ORDERS,
+    *(Mistake(name, "index", compute) for name, compute in _TERMS.items()),
     *(
-        Mistake(f"rows beyond tiles of {tile} dropped", "index", _rows_beyond(tile), (FORWARD, BACKWARD_A))
+        Mistake(f"rows beyond tiles of {tile} dropped", "index", rows_beyond(tile), (FORWARD, BACKWARD_A))
         for tile in TILES
     ),
     *(
-        Mistake(f"columns beyond tiles of {tile} dropped", "index", _columns_beyond(tile), (FORWARD, BACKWARD_A))
+        Mistake(f"columns beyond tiles of {tile} dropped", "index", columns_beyond(tile), (FORWARD, BACKWARD_A))
         for tile in TILES
     ),
     *(
@@ -153,7 +160,7 @@ MISTAKES: tuple[Mistake, ...] = (
         for tile in TILES
     ),
     *tails_of_sums({FORWARD: ("b", 2), BACKWARD_A: ("b", 1), BACKWARD_B: ("dy", 0)}),
-    *(Mistake(name, "groups", compute, when=lambda g: g.groups > 1) for name, compute in _BATCHES.items()),
+    *BATCHES,
     Mistake("first product alone computed", "groups", _first_alone, (FORWARD, BACKWARD_A), lambda g: g.groups > 1),
     *(Mistake(name, "bias", compute, (FORWARD,), lambda g: g.bias) for name, compute in _BIASES.items()),
     *(Mistake(name, "bias", compute, (BACKWARD_B,), lambda g: g.bias) for name, compute in _OF_DBIAS.items()),

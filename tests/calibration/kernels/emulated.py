@@ -13,8 +13,9 @@ from conformance.accumulator import STORED, Accumulator
 from conformance.contract import Contract
 from conformance.dtypes import FORMATS, STORAGE, Format, sums_of
 from conformance.operators import Arrays, Operator
-from conformance.operators.conv_requantized.operators import TIES
-from conformance.operators.conv_requantized.steps import Steps, as_defined, not_saturated, saturated
+from conformance.operators.conv_requantized.steps import Steps
+from conformance.operators.requantized import TIES
+from conformance.operators.requantized_steps import as_defined, not_saturated, saturated
 from conformance.slices import Slices
 from tests.calibration.avg_pool.known_good import Summed
 from tests.calibration.conv.transforms import fft_with_steps, winograd

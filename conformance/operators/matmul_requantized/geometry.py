@@ -1,0 +1,61 @@
+"""Sizes of a requantized matrix product, and the zero points of a, b and y."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from conformance.dtypes import WHOLE
+from conformance.operators.descriptor import Field
+from conformance.operators.matmul.geometry import MatmulGeometry
+from conformance.operators.requantized_geometry import HIGHEST, LOWEST, ZeroPoints, zero_point
+
+LARGEST_SUM = 2**31 - 1
+
+
+class RequantizedSizes(NamedTuple):
+    """A product y[m, n] = a[m, k] b[k, n], `batch` times, and its zero points, as `when=` gets it."""
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    bias: bool
+    a_zero_point: int
+    b_zero_point: int
+    y_zero_point: int
+
+
+@dataclass(frozen=True)
+class RequantizedMatmulGeometry(ZeroPoints, MatmulGeometry):
+    """A matrix product whose result has 8 bits, like its operands. Raises GeometryError for zero points that int8 does
+    not hold. In fp8, zero points are 0."""
+
+    PREFIX: ClassVar[str] = "qmm"
+    FIELDS: ClassVar[dict[int, tuple[Field, ...]]] = {
+        0: (*MatmulGeometry.FIELDS[0], zero_point("a"), zero_point("b"), zero_point("y"))
+    }
+    family: ClassVar[str] = "matmul_requantized"
+
+    a_zero_point: int = 0
+    b_zero_point: int = 0
+    y_zero_point: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_zero_points()
+
+    def exists_in(self, dtype: str) -> bool:
+        """Return whether the problem exists in a dtype: zero points other than 0 are of int8, whose sums have 32 bits.
+        A bias is drawn up to 2^13 sqrt(K)."""
+        if dtype not in WHOLE:
+            return super().exists_in(dtype)
+        terms = self.c // self.groups
+        farthest = [max(HIGHEST - point, point - LOWEST) for point in (self.a_zero_point, self.b_zero_point)]
+        return terms * math.prod(farthest) + (math.isqrt(terms + 1) << 13) <= LARGEST_SUM
+
+    @property
+    def described(self) -> RequantizedSizes:  # type: ignore[override]  # a tuple of more than the sizes
+        """Return the sizes of one product, and the zero points."""
+        return RequantizedSizes(*super().described, self.a_zero_point, self.b_zero_point, self.y_zero_point)
