@@ -27,9 +27,8 @@ PROBLEMS = {family: TABLES.of(family)[0].name for family in FAMILIES} | {
     "max_pool": "maxpool.dilation",
     "conv_transpose": "convt.plain",
 }
-HOW: dict[str, dict[str, Any]] = dict.fromkeys(
-    ("conv_requantized", "matmul_requantized"), {"dtype": "int8", "distribution": "scales"}
-)
+IN_8_BITS = {"dtype": "int8", "distribution": "scales"}
+HOW: dict[str, dict[str, Any]] = {"conv_requantized": IN_8_BITS, "matmul_requantized": IN_8_BITS}
 """Of an operator that has no fp32."""
 NUMPY = registry.load([IMPLS / "numpy_direct"]).implementations["numpy-direct"]
 EVERY = pytest.mark.parametrize("operator", OPERATORS)
