@@ -22,6 +22,7 @@ DETECTED = {
     **dict.fromkeys(TRANSPOSED, (100, 0.95)),
     **dict.fromkeys(NORMALISED, (90, 0.95)),
     "conv_requantized": (100, 1.0),
+    "matmul_requantized": (150, 0.98),
 }
 """Operator -> how many known-bad kernels differ at smoke at least, and the share of them that is detected. Convolutions
 are in test_known_bad; in batch normalisation, its own mistakes."""
@@ -58,6 +59,7 @@ HONEST = (
     CampaignRow("maxpool n2 c5 h9 w10 r3 s3 u2 p1 ceil1"),
     CampaignRow("maxpool n2 c3 h9 w9 r3 s3 u1 p1:2x0:1 d2x1"),
     CampaignRow("q n2 c6 h8 w7 k5 r3 s2 p1 u2x1 b1 zx-7 zy3", dtypes=INT8),
+    CampaignRow("qmm m9 n7 k21 bias1 za-7 zb4 zy3", dtypes=INT8),
     CampaignRow("q n2 c8 w21 k6 s3 p1", dtypes=(*FP8, *INT8)),
     CampaignRow("q n1 c3 d4 h5 w4 k4 t2 r2 s3 b1", dtypes=(*FP8, *INT8)),
 )
