@@ -33,7 +33,7 @@ _DATA: dict[str, type[Accumulator | Slices]] = {"accumulate": Accumulator, "inpu
 NONFINITE = ("special", "nonfinite", "mixed")
 """Distributions with NaN or infinities among the inputs."""
 
-SLICED = ("conv", "conv_transpose", "matmul")
+SLICED = ("conv", "conv_transpose", "matmul", "matmul_grouped")
 """Families whose inputs may be cut into slices: their rows and columns are known."""
 PREFIX_SUMS = ("running-sums", "summed-area")
 """Algorithms of average pooling, and of nothing else."""
@@ -110,7 +110,7 @@ class Contract:
         exists = "conv" in g.family and g.window == (3, 3) and g.stride == g.dilation == (1, 1)
         if self.algorithm.startswith("winograd") and not exists:
             judged = replace(judged, algorithm="direct")
-        if g.family == "matmul" or (self.algorithm in PREFIX_SUMS and g.family != "avg_pool"):
+        if g.family.startswith("matmul") or (self.algorithm in PREFIX_SUMS and g.family != "avg_pool"):
             judged = replace(judged, algorithm="direct")
         if self.slices is not None and (g.family not in SLICED or dtype in SUMS):
             judged = replace(judged, inputs="exact")

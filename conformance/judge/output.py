@@ -14,6 +14,7 @@ from conformance.contract import PREFIX_SUMS, Contract
 from conformance.judge.limits import NONE, Constants, OutputLimits, limits, propagated_limits
 from conformance.judge.propagation import ContractArithmetic, Propagated, propagated
 from conformance.judge.residuals import Residuals, measure
+from conformance.layouts import groups_of
 from conformance.operators import Arrays, Tensor, Workload
 from conformance.operators.base import Interval
 from conformance.operators.spatial import spans
@@ -168,7 +169,7 @@ def outputs_of(
             rest=rest.get(name),
             channels=_channels(tensor),
             taps=math.prod(geometry.window),
-            batch=1 if geometry.rank else geometry.groups,
+            batch=1 if geometry.rank else groups_of(tensor, geometry),
             numbers=min(data.size, operand.size),
             adds_inputs=(name == "dbias" or operator.factors == 1) and not errors.divisor & (errors.divisor - 1),
             multiplies=operator.factors > 1 and name != "dbias",

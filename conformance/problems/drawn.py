@@ -68,6 +68,8 @@ SPECIAL = {
     "b": (0, 1),
     "ceil": (0, 1),
     "valid": (1, 0),
+    "uneven": (1, 0),
+    "empty": (0, 1),
     "div": (0, 0, 0, 1, 2, 3, 5, 8, 24),
     "zx": (0, 0, 3, -5, -128, 127),
     "zy": (0, 0, 1, -3, -128, 127),
@@ -343,7 +345,7 @@ def _changes_of_product(geometry: Any) -> tuple[Any, list[list[dict[str, Any]]]]
     changes = [[{"n": small.n + 1}, {"n": 2 * small.n}]]
     changes += [[{name: (size + 1) * batch}, {name: 2 * size * batch}] for name, size in whole.items()]
     changes += [[{"groups": more} | {name: size * more for name, size in whole.items()} for more in (batch + 1, 1)]]
-    changes += [[{"bias": not small.bias}]]
+    changes += [[{name: not value}] for name, value in vars(small).items() if isinstance(value, bool)]
     return small, changes
 
 
