@@ -15,7 +15,7 @@ def small_product(sizes):
     return sizes.batch * sizes.m * sizes.n * sizes.k < LARGEST
 
 
-def _product(a, b):
+def product(a, b):
     """Return a b of matrices or of batches of them, in the accumulator's format."""
     wide = accumulator(a)
     if a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
@@ -26,7 +26,7 @@ def _product(a, b):
     return y
 
 
-def _turned(array, letter):
+def turned(array, letter):
     """Return the transpose of a matrix where its letter of the layout says that it lies transposed."""
     return array.swapaxes(-1, -2) if letter == "t" else array
 
@@ -34,7 +34,7 @@ def _turned(array, letter):
 @direct("matmul", layouts=LAYOUTS, when=small_product)
 def matmul(a, b, bias, *, layout):
     """Return y = a b + bias."""
-    y = _product(_turned(a, layout[0]), _turned(b, layout[1]))
+    y = product(turned(a, layout[0]), turned(b, layout[1]))
     if bias is not None:
         y += bias.astype(y.dtype)
     return y.astype(a.dtype)
@@ -43,13 +43,13 @@ def matmul(a, b, bias, *, layout):
 @direct("matmul_backward_a", layouts=LAYOUTS, when=small_product)
 def matmul_backward_a(dy, b, *, layout):
     """Return da = dy b^T, as a lies."""
-    return _turned(_product(dy, _turned(b, layout[1]).swapaxes(-1, -2)), layout[0]).astype(dy.dtype)
+    return turned(product(dy, turned(b, layout[1]).swapaxes(-1, -2)), layout[0]).astype(dy.dtype)
 
 
 @direct("matmul_backward_b", layouts=LAYOUTS, when=small_product)
 def matmul_backward_b(a, dy, *, layout, with_bias):
     """Return db = a^T dy, as b lies, and dbias."""
-    db = _turned(_product(_turned(a, layout[0]).swapaxes(-1, -2), dy), layout[1]).astype(a.dtype)
+    db = turned(product(turned(a, layout[0]).swapaxes(-1, -2), dy), layout[1]).astype(a.dtype)
     if not with_bias:
         return db
     dbias = np.zeros(dy.shape[-1], accumulator(dy))
