@@ -11,7 +11,7 @@ import torch
 
 from conformance import Contract, Implementation, Unsupported, torch_arrays
 
-from . import fused, grouped, variants
+from . import fused, grouped, matmul_grouped, variants
 from .contracts import EVERY_LAYOUT, HALVES, fields_on, overlapping, specials_on
 from .conv import conv_backward_data, conv_backward_weight, conv_forward, conv_forward_of_int8
 from .conv_bn import conv_bn_backward, conv_bn_forward, conv_bn_inference
@@ -140,6 +140,7 @@ torch_cpu.implements("conv_forward", dtypes=("int8",), layouts=EVERY_LAYOUT, whe
     conv_forward_of_int8
 )
 torch_cpu.implements("matmul", dtypes=("int8",), layouts=MATRICES)(matmul_of_int8)
+matmul_grouped.declare(torch_cpu, MATRICES)
 for implementation in (torch_cpu, torch_cuda):
     implementation.implements(
         "conv_requantized", dtypes=("int8", "fp8_e4m3", "fp8_e5m2"), layouts=EVERY_LAYOUT, contract=Contract()

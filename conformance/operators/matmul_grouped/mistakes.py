@@ -77,6 +77,22 @@ def _by_ends(change: Callable[[np.ndarray], Any]) -> Assign:
     return assign
 
 
+def _multiplied_by_zeros(operator: Operator, g: GroupedGeometry, inputs: Arrays, dtype: Any) -> Arrays:
+    """Multiply all rows by the b of every group, with zeros in place of those of other groups: zero times infinity is
+    NaN."""
+    output = np.zeros(operator.outputs(g)[operator.returns[0]].shape, dtype)
+    for group, (_, of_b) in enumerate(g.blocks()):
+        others = (groups_of_rows(g) != group)[:, None]
+        values = {name: array[of_b] if name == "b" else array for name, array in inputs.items()}
+        values = {name: array.astype(dtype) for name, array in values.items()}
+        data = np.where(others, 0, values[operator.data])
+        if "b" in values:
+            output += data @ (values["b"] if operator.data == "dy" else values["b"].T)
+        else:
+            output[of_b] = values["dy"].T @ data
+    return {operator.returns[0]: output}
+
+
 def _places(g: GroupedGeometry) -> np.ndarray:
     """Return the place of each row within its group."""
     starts = np.array([*accumulate(g.sizes, initial=0)][:-1])
@@ -143,6 +159,7 @@ _ASSIGNED: dict[str, Assign] = {
     "first group left out": _kept(lambda g, groups: groups > 0),
     "first group alone computed": _kept(lambda g, groups: groups == 0),
     "groups behind one without rows left out": (lambda g: _kept(lambda _, groups: groups < (*g.sizes, 0).index(0))(g)),
+    "rows beyond an equal share of a group dropped": _kept(lambda g, groups: _places(g) < -(-g.n // g.groups)),
     "groups of one row left out": _kept(lambda g, groups: _rows_of(g, groups) > 1),
     "last row of each group left out": _kept(lambda g, groups: _places(g) < _rows_of(g, groups) - 1),
     "first row of each group left out": _kept(lambda g, groups: _places(g) > 0),
@@ -221,6 +238,7 @@ MISTAKES: tuple[Mistake, ...] = (
         for name, assign in _OF_TILES.items()
         for tile in TILES
     ),
+    Mistake("rows of other groups multiplied by zeros", "groups", _multiplied_by_zeros),
     *(Mistake(name, "groups", compute, (BACKWARD_B,)) for name, compute in _OF_DB.items()),
     *(Mistake(name, "index", compute) for name, compute in _OPERANDS.items()),
     *(
