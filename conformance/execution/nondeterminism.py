@@ -140,10 +140,12 @@ def never_written(
             name: np.isnan(array.astype(np.float64)) & ~np.isnan(exact[name])
             for name, array in called(NAN_BYTE).items()
         }
-        if not any(map(np.any, became_nan.values())):
-            return cause
-        marked = called(MARK)
+        marked = called(MARK) if any(map(np.any, became_nan.values())) else {}
     except (Crash, Exception):
+        return cause
+    for name, array in marked.items():  # what is NaN whatever lies in free memory says nothing about it
+        became_nan[name] &= ~np.isnan(array.astype(np.float64))
+    if not any(map(np.any, became_nan.values())):
         return cause
     marks = [
         array[became_nan[name]] == np.full(array.itemsize, MARK, np.uint8).view(array.dtype)
