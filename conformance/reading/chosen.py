@@ -23,7 +23,8 @@ class UnreadableError(ValueError):
 
 def adds(operator: Operator) -> bool:
     """Return whether an operator's results are sums of products, or averages."""
-    return operator.family in ("conv", "conv_transpose", "conv_requantized", "avg_pool", "matmul")
+    families = ("conv", "conv_transpose", "conv_requantized", "avg_pool", "matmul", "matmul_grouped")
+    return operator.family in families
 
 
 class Sums:

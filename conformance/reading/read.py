@@ -155,7 +155,7 @@ def _read(reading: Reading, of: Sum, sums_of: Problem) -> None:
             reading.unknown["algorithm"] = "it supports no window of 3x3 that a transform is for"
         else:
             _attempt(reading, "algorithm", read_transforms, windows)
-    elif not of.sums.averages and reading.operator != "matmul":
+    elif not of.sums.averages and reading.operator not in ("matmul", "matmul_grouped"):
         reading.unknown["algorithm"] = "it is read off forward convolutions and gradients of images only"
     transformed = reading.algorithm != "direct" and reading.problems.get("window") == reading.problems["terms"]
     window = math.prod(getattr(of.sums.workload.geometry, "window", ()))

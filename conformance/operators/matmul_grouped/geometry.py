@@ -61,8 +61,8 @@ class GroupedGeometry(MatmulGeometry):
             Field("m", "rows of all groups", attribute="n"),
             Field("n", "columns", attribute="k", per_group=True),
             Field("k", "length of the sums", attribute="c", per_group=True),
-            Field("uneven", "uneven groups (0 or 1)", FLAG, "uneven", False),
-            Field("empty", "every third group empty (0 or 1)", FLAG, "empty", False),
+            Field("uneven", "uneven division of the rows (0 or 1)", FLAG, "uneven", False),
+            Field("empty", "division with empty groups (0 or 1)", FLAG, "empty", False),
         )
     }
     family: ClassVar[str] = "matmul_grouped"
@@ -114,9 +114,7 @@ class GroupedGeometry(MatmulGeometry):
         """Return features that follow from these sizes, for conditions."""
         features = {"a group without rows" if 0 in self.sizes else "rows in every group"}
         features.add("groups of one size" if len({*self.sizes}) == 1 else "groups of different sizes")
-        for tile in TILES:
+        for tile in (2, 4, *TILES):
             whole = all(size % tile == 0 for size in self.sizes)
-            features.add(
-                f"rows of every group a multiple of {tile}" if whole else f"a group's rows no multiple of {tile}"
-            )
+            features.add(f"rows of {'every' if whole else 'some'} group {'' if whole else 'not '}a multiple of {tile}")
         return features
