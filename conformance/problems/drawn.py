@@ -152,7 +152,7 @@ def draw(family: str, choose: Choose, rank: int = 2, padded: Sequence[str] = (""
     parameters |= {"n": size("n", TINY), "c": size("c")}
     if "g" in names:
         grouping = choose(("dense", "dense", "groups", "depthwise"))
-        parameters |= {"k": size("k"), "g": 1}
+        parameters |= {"k": size("k"), "g": names["g"]}
         if grouping == "depthwise" and rank:
             parameters |= {"g": parameters["c"], "c": 1, "k": choose((1, 1, 2, 3))}
         elif grouping == "groups":

@@ -39,7 +39,7 @@ def _simplest(field: Field) -> int:
     """Return the default of an option; for other fields, the smallest possible value."""
     if field.attribute in ("padding", "output_padding") or field.default is None:
         return 0
-    return int(field.default) if isinstance(field.default, int) else 1
+    return int(field.default) if isinstance(field.default, int) else field.least
 
 
 SIMPLEST: dict[tuple[str, int], Parameters] = {

@@ -57,7 +57,7 @@ class GroupedGeometry(MatmulGeometry):
     PREFIX: ClassVar[str] = "grouped"
     FIELDS: ClassVar[dict[int, tuple[Field, ...]]] = {
         0: (
-            Field("g", "groups", attribute="groups"),
+            Field("g", "groups", attribute="groups", least=2),
             Field("m", "rows of all groups", attribute="n"),
             Field("n", "columns", attribute="k", per_group=True),
             Field("k", "length of the sums", attribute="c", per_group=True),
