@@ -34,7 +34,7 @@ _DATA: dict[str, type[Accumulator | Slices]] = {"accumulate": Accumulator, "inpu
 NONFINITE = ("special", "nonfinite", "mixed")
 """Distributions with NaN or infinities among the inputs."""
 
-SLICED = ("conv", "conv_transpose", "matmul")
+SLICED = ("conv", "conv_transpose", "matmul", "matmul_grouped")
 """Families whose inputs may be cut into slices: their rows and columns are known."""
 PREFIX_SUMS = ("running-sums", "summed-area")
 """Algorithms of average pooling, and of nothing else."""

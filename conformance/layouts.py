@@ -216,7 +216,12 @@ def of_letters(shape: tuple[int, ...], axes: str, groups: int, is_filter: bool) 
 
 def arranged(tensor: Any, layout: str, geometry: Any) -> Arrangement:
     """Return the arrangement of a tensor of an operator on a problem."""
-    return arrangement(tuple(tensor.shape), layout, getattr(geometry, "groups", 1), tensor.axes)
+    return arrangement(tuple(tensor.shape), layout, groups_of(tensor, geometry), tensor.axes)
+
+
+def groups_of(tensor: Any, geometry: Any) -> int:
+    """Return the number of groups that the channels of a tensor are divided into."""
+    return 1 if tensor.shared else getattr(geometry, "groups", 1)
 
 
 def own(declared: Mapping[str, str] | Sequence[str]) -> dict[str, str]:

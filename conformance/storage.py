@@ -191,9 +191,11 @@ def _other_format(axes: str) -> str:
     return f"{rest[:place]}c{rest[place:]}" if axes.endswith("c") else f"{rest}c"
 
 
-def with_repeats(inputs: Mapping[str, np.ndarray], text: str, batch: int = 1) -> dict[str, np.ndarray]:
-    """Return inputs in canonical order with the values that they have in memory where strides are 0; `batch` is the
-    number of products of a batch, which is the outer part of the second axis, and of the first one of b."""
+def with_repeats(
+    inputs: Mapping[str, np.ndarray], text: str, batch: Mapping[str, int] | None = None
+) -> dict[str, np.ndarray]:
+    """Return inputs in canonical order with the values that they have in memory where strides are 0; `batch` is
+    the number of products in a batch of each operand, the outer part of the second axis, and of the first one of b."""
     found = dict(inputs)
     for operand, kind in parse(text).items():
         if kind in REPEATING and operand in found:
@@ -203,8 +205,9 @@ def with_repeats(inputs: Mapping[str, np.ndarray], text: str, batch: int = 1) ->
             found[operand] = np.ascontiguousarray(np.broadcast_to(first, array.shape))
         elif kind == BATCH and operand in found:
             axis = int(operand != "b")
-            (first, *_) = np.split(found[operand], batch, axis)
-            found[operand] = np.concatenate([first] * batch, axis)
+            products = (batch or {}).get(operand, 1)
+            (first, *_) = np.split(found[operand], products, axis)
+            found[operand] = np.concatenate([first] * products, axis)
     return found
 
 

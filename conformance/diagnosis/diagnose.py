@@ -125,7 +125,7 @@ def diagnose(
             return diagnosis
         if _equal(outputs, reference):
             lost = Diagnosis((NAN_LOST,), 0.0, "by the elements that must be NaN")
-            return lost if _loses_nan(outputs, reference) else None
+            return lost if _loses_nan(outputs, reference) else _of_nan(workload, inputs, outputs, reference)
         rank = workload.geometry.rank
         further = misreadings(layout or layouts_of(rank)[0], rank)
         from_results = _read_from_results(outputs, reference, inputs, distribution)
@@ -368,6 +368,20 @@ def _loses_nan(actual: Arrays, exact: Arrays) -> bool:
     lost = {name: np.isnan(array) & ~np.isnan(actual[name]) for name, array in exact.items()}
     kept = {name: np.isnan(array) & np.isnan(actual[name]) for name, array in exact.items()}
     return any(map(np.any, lost.values())) and all((differ[name] == (lost[name] | kept[name])).all() for name in exact)
+
+
+def _of_nan(workload: Workload, inputs: Arrays, actual: Arrays, exact: Arrays) -> Diagnosis | None:
+    """Return the mistakes whose results are NaN just where these are, if some are where a number is due: of a kernel
+    that multiplies what is not of a sum with zeros, as it may while all numbers are finite."""
+
+    def places(arrays: Arrays) -> dict[str, Any]:
+        return {name: np.isnan(arrays[name]).tolist() for name in actual}
+
+    if not any((np.isnan(actual[name]) & ~np.isnan(exact[name])).any() for name in actual):
+        return None
+    due, computed = places(actual), _computed(workload, inputs)
+    names = dict.fromkeys(mistake.name for mistake, outputs in computed if places(outputs) == due)
+    return Diagnosis(tuple(names), 0.0, "by the elements that are NaN") if names else None
 
 
 def _residual(actual: Arrays, mistaken: Arrays, exact: Arrays) -> float:

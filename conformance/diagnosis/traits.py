@@ -203,14 +203,12 @@ def _by_blocks(sizes: Mapping[str, int]) -> set[str]:
 
 def _of_product(geometry: Any) -> Traits:
     """Return the traits of a matrix product."""
-    m, n, k, batch = geometry.n, geometry.k // geometry.groups, geometry.c // geometry.groups, geometry.groups
-    sizes = {"rows M": m, "columns N": n, "terms K": k, "products of a batch": batch, "M*N": m * n, "N*K": n * k}
-    sizes |= {"elements of a": m * geometry.c, "elements of b": geometry.k * k, "elements of y": m * geometry.k}
-    sizes |= geometry.parts or {_meaning(field): field.of(geometry) for field in _own(geometry)}
+    m, n, k = geometry.n, geometry.k // geometry.groups, geometry.c // geometry.groups
+    sizes = {"rows M": m, "columns N": n, "terms K": k, "M*N": m * n, "N*K": n * k, **geometry.further_sizes}
+    sizes |= {"elements of a": geometry.x.size, "elements of b": geometry.k * k, "elements of y": geometry.y.size}
     features = {text for text, holds in OF_PRODUCT.items() if not _THRESHOLD.search(text) and holds(geometry)}
-    features |= _options(geometry) | _by_blocks(sizes) | {*geometry.left_over}
-    features.add("one product" if batch == 1 else "a batch of products")
-    return Traits(frozenset(features), sizes)
+    features |= _options(geometry) | _by_blocks(sizes)
+    return Traits(frozenset(features | geometry.further_features), sizes)
 
 
 def _options(geometry: Any) -> set[str]:
@@ -295,7 +293,7 @@ def parameter(geometry: Any, name: str) -> str:
     grouped = {"c": "channels of a group", "k": "outputs of a group"} if hasattr(geometry, "groups") else {}
     words = {"n": "N", "c": "C", "k": "K", "g": "groups"} | grouped
     if not geometry.rank:
-        words = {"n": "M", "c": "K", "k": "N", "g": "products of a batch"}
+        words = {"n": "M", "c": "K", "k": "N"}
     meanings = {field.role: _meaning(field) for field in geometry.fields}
     return words.get(name) or meanings.get(name, name)
 

@@ -20,7 +20,7 @@ from conformance.failure import Failure
 from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import AutogradVariant, Kernel, Unsupported
-from conformance.layouts import arranged, arrangement
+from conformance.layouts import arranged, arrangement, groups_of
 from conformance.operators.base import Arrays, Tensor, Workload
 from conformance.worker.call import Audited, audited, fetched, is_several
 from conformance.worker.measuring import Timed, timed
@@ -94,7 +94,7 @@ class Invocation:
     def stored(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray | None]:
         """Return the arguments by position as the layout stores them on the host; None for an absent one. Raises
         LayoutError for an array whose channels the layout's groups do not divide."""
-        groups, tensors = getattr(self.workload.geometry, "groups", 1), self.workload.inputs
+        geometry, tensors = self.workload.geometry, self.workload.inputs
         arguments: list[np.ndarray | None] = []
         for name in self.workload.operator.arguments:
             if (array := inputs.get(name)) is None:
@@ -104,7 +104,7 @@ class Invocation:
                 arguments.append(np.ascontiguousarray(array))
                 continue
             # the array's own shape: in an invalid call it is not the problem's
-            place = arrangement(array.shape, self.layout, groups, tensors[name].axes)
+            place = arrangement(array.shape, self.layout, groups_of(tensors[name], geometry), tensors[name].axes)
             arguments.append(np.ascontiguousarray(place.to_memory(array)))
         return arguments
 

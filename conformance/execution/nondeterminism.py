@@ -140,13 +140,11 @@ def never_written(
             name: np.isnan(array.astype(np.float64)) & ~np.isnan(exact[name])
             for name, array in called(NAN_BYTE).items()
         }
-        if not any(map(np.any, became_nan.values())):
-            return cause
-        marked = called(MARK)
+        marked = called(MARK) if any(map(np.any, became_nan.values())) else {}
     except (Crash, Exception):
         return cause
-    # those that are NaN whatever lies in memory: a zero times an infinity was taken for memory that is not written
-    became_nan = {name: places & ~np.isnan(marked[name].astype(np.float64)) for name, places in became_nan.items()}
+    for name, array in marked.items():  # what is NaN whatever lies in free memory says nothing about it
+        became_nan[name] &= ~np.isnan(array.astype(np.float64))
     if not any(map(np.any, became_nan.values())):
         return cause
     marks = [

@@ -42,6 +42,7 @@ from conformance.implementations.implementation import BEHAVIOUR, Kernel, Unsupp
 from conformance.inputs.golden import check
 from conformance.judge.expected import Exact, Expected, expect_once
 from conformance.judge.judgement import told
+from conformance.layouts import groups_of
 from conformance.operators import Arrays
 from conformance.storage import repeats, with_repeats
 from conformance.worker.call import Change
@@ -112,7 +113,8 @@ def verify_once(kernel: Kernel, trial: Trial, tensors: Tensors, again: bool, ver
     with verdict.timed("golden"):
         check(expected.tensors)
     if repeats(variant.storage):  # not `stored`: values are the same with fewer operands stored so
-        expected = expected.holding(with_repeats(expected.inputs, variant.storage, getattr(geometry, "groups", 1)))
+        batch = {name: groups_of(tensor, geometry) for name, tensor in trial.workload.inputs.items()}
+        expected = expected.holding(with_repeats(expected.inputs, variant.storage, batch))
         expected.compute()
     tensors.expected = expected
 

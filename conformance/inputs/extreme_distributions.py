@@ -91,7 +91,7 @@ def large(recipe: Recipe) -> Arrays:
     # products have 8 bits; every filter (or image, if images are summed over) has one of the opposite sign in its sum
     axis = 1 - operator.free_axis
     along = 1 if workload.inputs[operator.operand].is_filter else 0
-    extent = len(data) if along == 0 else data.shape[1] // workload.geometry.groups
+    extent = len(data) if along == 0 else operand.shape[axis] // (workload.geometry.groups if axis == 0 else 1)
     half = extent // 2
     sign = np.repeat([1.0, -1.0, 0.0], [half, half, extent - 2 * half])
     first = np.arange(data.shape[along]) - half * (np.resize(sign, data.shape[along]) < 0)
@@ -165,6 +165,7 @@ def _powers(
         second += first // (filters // geometry.groups) * within
         channels = 1
     free, summed = (first, second) if operator.free_axis == 0 else (second, first)
+    summed = summed % max(1, data.shape[channels])  # data that all groups share have no channels of each
     image = (*first.shape, *(1,) * geometry.rank)
     power = (exponents[free % len(units)] - shift[summed % len(shift)]).reshape(image)
     operand = _signed(inputs[operator.operand], signs[free % len(units)].reshape(image))

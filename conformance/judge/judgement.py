@@ -537,7 +537,7 @@ def _where(output: Output, mismatched: np.ndarray, computed: np.ndarray) -> Loca
             mismatched.shape[axis] // output.batch,
             *mismatched.shape[axis + 1 :],
         )
-        located = locate(np.moveaxis(mismatched.reshape(split), axis, 0), f"B{output.axes}")
+        located = locate(np.moveaxis(mismatched.reshape(split), axis, 0), f"{output.letter}{output.axes}")
     return replace(located, nan=unexpected, all_nan=bool(is_nan.all()), partial=partial)
 
 

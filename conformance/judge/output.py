@@ -14,6 +14,7 @@ from conformance.contract import PREFIX_SUMS, Contract
 from conformance.judge.limits import NONE, Constants, OutputLimits, limits, propagated_limits
 from conformance.judge.propagation import ContractArithmetic, Propagated, propagated
 from conformance.judge.residuals import Residuals, measure
+from conformance.layouts import groups_of
 from conformance.operators import Arrays, Tensor, Workload
 from conformance.operators.base import Interval
 from conformance.operators.spatial import spans
@@ -38,7 +39,8 @@ class Output:
     enclosed    contract, and whether sums are exact in every order -> interval of correct values, by name, where
                 rounding is coarse
     taps        elements of a window: the most places of a channel that one number of the other operand reaches
-    batch       matrix products of a batch, whose places are named by product, row and column
+    batch       matrix products of a batch, or groups, whose places are named by product, row and column
+    letter      letter of the number of a product in such a place
     numbers     how many numbers the smaller operand has; 0 if unknown
     adds_inputs whether elements are sums of inputs, divided by a power of two at most, and not of products
     multiplies  whether elements are sums of products of two operands
@@ -68,6 +70,7 @@ class Output:
     channels: np.ndarray | None = None
     taps: int = 1
     batch: int = 1
+    letter: str = "B"
     numbers: int = 0
     adds_inputs: bool = False
     multiplies: bool = False
@@ -168,7 +171,8 @@ def outputs_of(
             rest=rest.get(name),
             channels=_channels(tensor),
             taps=math.prod(geometry.window),
-            batch=1 if geometry.rank else geometry.groups,
+            batch=1 if geometry.rank else groups_of(tensor, geometry),
+            letter="" if geometry.rank else geometry.fields[0].letter.upper(),
             numbers=min(data.size, operand.size),
             adds_inputs=(name == "dbias" or operator.factors == 1) and not errors.divisor & (errors.divisor - 1),
             multiplies=operator.factors > 1 and name != "dbias",

@@ -49,6 +49,7 @@ class Tensor:
     wide      statistics, parameters of normalisation and scales, which are fp32 where the other tensors have fewer bits
     positive  a variance or a scale: its values are drawn above zero
     sums      sums of products, and terms added to such sums: they have a format of their own if inputs have 8 bits
+    shared    channels that belong to all groups, as those of rows do that are multiplied by the b of one group each
     """
 
     axes: str
@@ -56,6 +57,7 @@ class Tensor:
     wide: bool = False
     positive: bool = False
     sums: bool = False
+    shared: bool = False
 
     @property
     def size(self) -> int:

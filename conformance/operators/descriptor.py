@@ -99,7 +99,8 @@ class Field:
     given. If the attribute is a tuple with a letter for each axis, the field sets the number of one `axis`.
 
     `default` may be a function of the attributes before it. A field without a default is required. The number of a
-    field that counts channels `per_group` is written for one group; the groups' field stands before it.
+    field that counts channels `per_group` is written for one group; the groups' field stands before it. `least` is the
+    smallest value of a number without a default.
     """
 
     letter: str
@@ -109,6 +110,7 @@ class Field:
     default: Any = _REQUIRED
     axis: int | None = None
     per_group: bool = False
+    least: int = 1
 
     @property
     def role(self) -> str:

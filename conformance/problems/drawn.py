@@ -70,6 +70,8 @@ SPECIAL = {
     "b": (0, 1),
     "ceil": (0, 1),
     "valid": (1, 0),
+    "uneven": (1, 0),
+    "empty": (0, 1),
     "div": (0, 0, 0, 1, 2, 3, 5, 8, 24),
     "alpha": (256, 128, -512, -384, 64, 257),
     "beta": (256, 0, 128, -256, 768, -192),
@@ -160,7 +162,7 @@ def draw(family: str, choose: Choose, rank: int = 2, padded: Sequence[str] = (""
     parameters |= {"n": size("n", TINY), "c": size("c")}
     if "g" in names:
         grouping = choose(("dense", "dense", "groups", "depthwise"))
-        parameters |= {"k": size("k"), "g": 1}
+        parameters |= {"k": size("k"), "g": names["g"]}
         if grouping == "depthwise" and rank:
             parameters |= {"g": parameters["c"], "c": 1, "k": choose((1, 1, 2, 3))}
         elif grouping == "groups":
@@ -359,7 +361,7 @@ def _changes_of_product(geometry: Any) -> tuple[Any, list[list[dict[str, Any]]]]
     changes = [[{"n": small.n + 1}, {"n": 2 * small.n}]]
     changes += [[{name: (size + 1) * batch}, {name: 2 * size * batch}] for name, size in whole.items()]
     changes += [[{"groups": more} | {name: size * more for name, size in whole.items()} for more in (batch + 1, 1)]]
-    changes += [[{"bias": not small.bias}]]
+    changes += [[{name: not value}] for name, value in vars(small).items() if isinstance(value, bool)]
     changes += [[{f"{tensor}_zero_point": point + 1}] for tensor, point in getattr(small, "zero_points", {}).items()]
     return small, changes
 

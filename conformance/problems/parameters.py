@@ -41,7 +41,7 @@ def _simplest(field: Field) -> int:
         return 0
     if field.form is DECIMAL:
         return int(field.default * PARTS)
-    return int(field.default) if isinstance(field.default, int) else 1
+    return int(field.default) if isinstance(field.default, int) else field.least
 
 
 SIMPLEST: dict[tuple[str, int], Parameters] = {

@@ -55,7 +55,9 @@ def lines(family: str) -> tuple[RankedProgram, ...]:
         elif text and not text.startswith("#"):
             name, dtype, layout, *words = text.split()
             cases += len(words)
-            level = "standard" if level == "smoke" and cases > SMOKE_CASES else level
+            # cases with a storage, which are many, stand behind smoke even where a family has few others
+            beyond = cases > SMOKE_CASES or STORED in words
+            level = "standard" if level == "smoke" and beyond else level
             programs.append(RankedProgram(name, dtype, layout, frozenset(words), level))
     return tuple(programs)
 

@@ -24,7 +24,7 @@ class UnreadableError(ValueError):
 
 def adds(operator: Operator) -> bool:
     """Return whether an operator's results are sums of products, or averages."""
-    families = ("conv", "conv_transpose", "avg_pool", "matmul", "matmul_scaled")
+    families = ("conv", "conv_transpose", "avg_pool", "matmul", "matmul_scaled", "matmul_grouped")
     return isinstance(operator, Requantized) or operator.family in families
 
 

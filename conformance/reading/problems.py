@@ -33,6 +33,8 @@ TERMS: dict[str, tuple[str, ...]] = {
     "matmul": PRODUCTS,
     "matmul_scaled": ("scaled m4 n16 k64", "scaled m64 n64 k64 sm1 sn1", "scaled m4 n64 k64 sm1 sn1 sk64"),
     "matmul_requantized": tuple(f"q{text}" for text in PRODUCTS),
+    "matmul_grouped": ("grouped g2 m8 n16 k64", "grouped g2 m64 n64 k64"),
+    "matmul_grouped_backward_b": ("grouped g3 m64 n8 k8 empty1",),
     "avg_pool_backward": ("pool n1 c2 h15 w15 r8 s8 u1", "pool n1 c2 w127 s64 u1"),
 }  # fmt: skip
 """Operator -> problems whose sums have 32 to 128 terms; those of no window first."""
@@ -42,6 +44,7 @@ LONG: dict[str, tuple[str, ...]] = {
     "conv_backward_weight": ("n1 c2 h32 w32 k2 r1 s1", "n16 c8 h8 w8 k8 r1 s1"),
     "matmul": ("mm m4 n4 k1024", "mm m64 n32 k1024"),
     "matmul_scaled": ("scaled m4 n4 k1024", "scaled m64 n32 k1024 sm1 sn1"),
+    "matmul_grouped": ("grouped g2 m8 n4 k1024",),
 }
 WINDOW = 4
 WINDOWS = ("n1 c2 h18 w18 k2 r3 s3", "n1 c2 h18 w18 k2 r3 s3 p1", "n1 c16 h18 w18 k16 r3 s3",

@@ -22,6 +22,7 @@ from .conv_transpose import (
 )
 from .layout import LAYOUTS
 from .matmul import matmul, matmul_backward_a, matmul_backward_b
+from .matmul_grouped import matmul_grouped, matmul_grouped_backward_a, matmul_grouped_backward_b
 from .max_pool import max_pool_backward, max_pool_forward
 from .pool import avg_pool_backward, avg_pool_forward
 
@@ -53,6 +54,11 @@ KERNELS = {
 }
 FLOATING = (*EVERY_DTYPE, "fp8_e4m3", "fp8_e5m2")
 PRODUCTS = {matmul: (*FLOATING, "int8"), matmul_backward_a: FLOATING, matmul_backward_b: FLOATING}
+GROUPED_PRODUCTS = {
+    matmul_grouped: (*FLOATING, "int8"),
+    matmul_grouped_backward_a: FLOATING,
+    matmul_grouped_backward_b: FLOATING,
+}
 WEIGHT_GRADIENTS = ("conv_backward_weight", "conv_bn_backward", "conv_transpose_backward_weight")
 DATA_GRADIENTS = ("conv_backward_data", "conv_transpose_forward")
 FORMS = ((conv_bn_plain, "plain", 2), (conv_bn_checkpointed, "checkpoint", 1), (conv_bn_recomputing, "custom_vjp", 1))
@@ -145,7 +151,13 @@ def _register(name: str, device: str, platform: str, contract: Contract) -> Impl
         implementation.implements(kernel.__name__, dtypes=whole, layouts=layouts)(kernel)
         taken = layouts if kernel is matmul or device != "cpu" else layouts[:3]
         implementation.implements(kernel.__name__, dtypes=("bf16",), layouts=taken)(kernel)
+    for kernel, dtypes in GROUPED_PRODUCTS.items():
+        whole = tuple(dtype for dtype in dtypes if dtype != "bf16")
+        implementation.implements(kernel.__name__, dtypes=whole, layouts=layouts)(kernel)
+        taken = layouts if kernel is not matmul_grouped_backward_a or device != "cpu" else layouts[:2]
+        implementation.implements(kernel.__name__, dtypes=("bf16",), layouts=taken)(kernel)
     implementation.differentiates("matmul")(matmul)
+    implementation.differentiates("matmul_grouped")(matmul_grouped)
     for kernel in (conv_forward, conv_requantized):
         implementation.implements(kernel.__name__, dtypes=("int8",), layouts=LAYOUTS, when=few_groups)(kernel)
     # XLA's select_and_scatter has no dilated windows; on CUDA it adds in fp32 by atom.add.f32, which flushes subnormal
@@ -216,6 +228,13 @@ for operator, when in (
         url=GROUPS,
         when=when,
         dtypes=("fp64",),
+        distributions=("nonfinite", "mixed"),
+    )
+for operator in ("matmul_grouped", "matmul_grouped_backward_a"):
+    jax_cpu.waive(
+        operator,
+        reason="a NaN in the b of one group reaches the rows of all groups, because they are multiplied with zeros",
+        url="https://github.com/jax-ml/jax/pull/20940",
         distributions=("nonfinite", "mixed"),
     )
 for implementation in (jax_cpu, jax_cuda):

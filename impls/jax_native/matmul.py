@@ -11,7 +11,7 @@ from jax import numpy as jnp
 SUMS = {jnp.dtype(jnp.int8): jnp.int32, jnp.dtype(jnp.float64): jnp.float64}
 
 
-def _stored(sums, like):
+def stored(sums, like):
     """Return sums in the format of results: that of the inputs, if they have more than 8 bits."""
     return sums if like.dtype.itemsize == 1 else sums.astype(like.dtype)
 
@@ -28,19 +28,19 @@ def _product(a, b, turned):
 def matmul(a, b, bias, *, layout):
     """Return a b + bias of matrices, or of batches of them."""
     y = _product(a, b, (layout[0] == "t", layout[1] == "t"))
-    return _stored(y if bias is None else y + bias.astype(y.dtype), a)
+    return stored(y if bias is None else y + bias.astype(y.dtype), a)
 
 
 @partial(jax.jit, static_argnames="layout")
 def matmul_backward_a(dy, b, *, layout):
     """Return dy b^T, as a lies."""
     da = _product(dy, b, (False, layout[1] == "n"))
-    return _stored(da.swapaxes(-1, -2) if layout[0] == "t" else da, dy)
+    return stored(da.swapaxes(-1, -2) if layout[0] == "t" else da, dy)
 
 
 @partial(jax.jit, static_argnames=("layout", "with_bias"))
 def matmul_backward_b(a, dy, *, layout, with_bias):
     """Return a^T dy, as b lies, and the sum of dy's rows."""
     db = _product(a, dy, (layout[0] == "n", False))
-    db = _stored(db.swapaxes(-1, -2) if layout[1] == "t" else db, a)
-    return (db, _stored(dy.sum(0, dtype=SUMS.get(dy.dtype, jnp.float32)), dy)) if with_bias else db
+    db = stored(db.swapaxes(-1, -2) if layout[1] == "t" else db, a)
+    return (db, stored(dy.sum(0, dtype=SUMS.get(dy.dtype, jnp.float32)), dy)) if with_bias else db

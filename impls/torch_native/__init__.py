@@ -11,7 +11,7 @@ import torch
 
 from conformance import Contract, Implementation, Unsupported, torch_arrays
 
-from . import fused, grouped, matmul_scaled, variants
+from . import fused, grouped, matmul_grouped, matmul_scaled, variants
 from .contracts import EVERY_LAYOUT, HALVES, fields_on, overlapping, specials_on
 from .conv import conv_backward_data, conv_backward_weight, conv_forward, conv_forward_of_int8
 from .conv_bn import conv_bn_backward, conv_bn_forward, conv_bn_inference
@@ -144,6 +144,7 @@ torch_cpu.implements("matmul", dtypes=("int8",), layouts=MATRICES)(matmul_of_int
 torch_cpu.implements("matmul_scaled", dtypes=matmul_scaled.DTYPES, layouts=MATRICES, when=matmul_scaled.takes)(
     matmul_scaled.matmul_scaled
 )
+matmul_grouped.declare(torch_cpu, MATRICES)
 for implementation in (torch_cpu, torch_cuda):
     implementation.implements(
         "conv_requantized", dtypes=("int8", "fp8_e4m3", "fp8_e5m2"), layouts=EVERY_LAYOUT, contract=Contract()

@@ -45,6 +45,12 @@ HELD_OUT = {
         "scaled m22 n70 k135 sm1 sn32 sk64",
         "scaled m71 n37 k130 bias1 sm3 sn5",
     ),
+    ("matmul_grouped", 0): (
+        "grouped g4 m47 n10 k14 uneven1",
+        "grouped g6 m41 n9 k9 uneven1 empty1",
+        "grouped g3 m210 n37 k70 uneven1",
+        "grouped g5 m37 n70 k135",
+    ),
     ("conv", 1): (
         "n3 c10 w29 k15 s3 u3 p2:1 d2 g5 b1",
         "n2 c7 w24 k11 s4 u2 p1:3 b1",

@@ -60,7 +60,7 @@ def require_placed(kind: str, layout: str, shape: tuple[int, ...], is_filter: bo
     canonical = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
     if repeats(f"a:{kind}"):
         operand = "b" if is_filter else "a"
-        canonical = with_repeats({operand: canonical}, f"{operand}:{kind}", 2)[operand]
+        canonical = with_repeats({operand: canonical}, f"{operand}:{kind}", {operand: 2})[operand]
     array = np.ascontiguousarray(place_of.to_memory(canonical))
     np.testing.assert_array_equal(place_of.from_memory(array), canonical)
     assert array.shape == place_of.stored

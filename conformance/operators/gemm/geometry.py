@@ -57,7 +57,7 @@ class GemmGeometry(MatmulGeometry):
             raise GeometryError("alpha is 0; libraries differ in whether a and b are then read")
 
     @property
-    def described(self) -> GemmSizes:  # type: ignore[override]
+    def described(self) -> GemmSizes:
         """Return the sizes and factors of one product."""
         batch = self.groups
         return GemmSizes(self.n, self.k // batch, self.c // batch, batch, self.alpha, self.beta)

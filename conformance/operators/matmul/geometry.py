@@ -8,7 +8,7 @@ descriptor and the `when=` of a kernel have those of a product (m, n, k): see `S
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from conformance.layouts import A, B, Y
 from conformance.operators.base import Tensor
@@ -84,16 +84,16 @@ class MatmulGeometry(_Laid):
         )
 
     @property
-    def described(self) -> Sizes:
+    def described(self) -> Any:
         """Return the sizes of one product."""
         return Sizes(self.n, self.k // self.groups, self.c // self.groups, self.groups, self.bias)
 
     @property
-    def parts(self) -> dict[str, int]:
-        """Return the numbers of blocks that have something of their own, such as a scale, by name."""
-        return {}
+    def further_sizes(self) -> dict[str, int]:
+        """Return sizes beside m, n and k, by the words in which a condition names them."""
+        return {"products of a batch": self.groups}
 
     @property
-    def left_over(self) -> tuple[str, ...]:
-        """Return names of what is left over of such blocks."""
-        return ()
+    def further_features(self) -> set[str]:
+        """Return features that follow from these sizes, for conditions."""
+        return {"one product" if self.groups == 1 else "a batch of products"}

@@ -78,7 +78,7 @@ def _of_sums(tensor: Tensor) -> Tensor:
 FLOATING = tuple(name for name in DECLARABLE if name not in WHOLE)
 
 
-class _Product(Products):
+class Product(Products):
     """Base of the product and its gradients."""
 
     family = "matmul"
@@ -94,7 +94,7 @@ class _Product(Products):
         return 2 * geometry.y.size * (geometry.c // geometry.groups)
 
 
-class Matmul(_Product):
+class Matmul(Product):
     """a[M,K], b[K,N], bias[N]? -> y[M,N]; of a batch a[B,M,K], b[B,K,N] -> y[B,M,N]. bias is always passed, None when
     absent."""
 
@@ -139,7 +139,7 @@ class Matmul(_Product):
         return {"y": y}
 
 
-class MatmulBackwardA(_Product):
+class MatmulBackwardA(Product):
     """dy[M,N], b[K,N] -> da[M,K]; of a batch as well."""
 
     name = "matmul_backward_a"
@@ -169,7 +169,7 @@ class MatmulBackwardA(_Product):
         return {"da": by_rows(dy @ _columns(geometry, inputs["b"], dtype))}
 
 
-class MatmulBackwardB(_Product):
+class MatmulBackwardB(Product):
     """a[M,K], dy[M,N] -> db[K,N], and dbias[N] where the product has a bias; of a batch as well."""
 
     name = "matmul_backward_b"

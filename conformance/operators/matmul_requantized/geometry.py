@@ -56,6 +56,12 @@ class RequantizedMatmulGeometry(ZeroPoints, MatmulGeometry):
         return terms * math.prod(farthest) + (math.isqrt(terms + 1) << 13) <= LARGEST_SUM
 
     @property
-    def described(self) -> RequantizedSizes:  # type: ignore[override]  # a tuple of more than the sizes
+    def further_sizes(self) -> dict[str, int]:
+        """Return the products of a batch and the zero points, by the words in which a condition names them."""
+        return super().further_sizes | {f"zero point of {name}": point for name, point in self.zero_points.items()}
+
+    @property
+    def described(self) -> RequantizedSizes:
         """Return the sizes of one product, and the zero points."""
-        return RequantizedSizes(*super().described, self.a_zero_point, self.b_zero_point, self.y_zero_point)
+        batch, points = self.groups, (self.a_zero_point, self.b_zero_point, self.y_zero_point)
+        return RequantizedSizes(self.n, self.k // batch, self.c // batch, batch, self.bias, *points)

@@ -80,8 +80,8 @@ class ScaledGeometry(MatmulGeometry, _Scales):
         )
 
     @property
-    def parts(self) -> dict[str, int]:
-        """Return the number of blocks on each axis."""
+    def further_sizes(self) -> dict[str, int]:
+        """Return the number of blocks on each axis, by the words in which a condition names them."""
         return {
             "blocks of rows": self.scale_a.shape[0],
             "blocks of columns": self.scale_b.shape[0],
@@ -89,12 +89,12 @@ class ScaledGeometry(MatmulGeometry, _Scales):
         }
 
     @property
-    def left_over(self) -> tuple[str, ...]:
-        """Return the axes whose last block is shorter than the others."""
+    def further_features(self) -> set[str]:
+        """Return the axes whose last block is shorter than the others, in words."""
         axes = ("rows", self.n, self.rows), ("columns", self.k, self.columns), ("terms", self.c, self.terms)
-        return tuple(f"short last block of {name}" for name, extent, length in axes if length and extent % length)
+        return {f"short last block of {name}" for name, extent, length in axes if length and extent % length}
 
     @property
-    def described(self) -> Sizes:  # type: ignore[override]
+    def described(self) -> Sizes:
         """Return the sizes of the product and of its blocks."""
         return Sizes(self.n, self.k, self.c, self.bias, self.rows, self.columns, self.terms, self.powers)

@@ -20,6 +20,7 @@ from conformance.operators import Arrays, ConvGeometry, Operator
 from conformance.operators.conv_transpose.geometry import TransposedGeometry
 from conformance.operators.conv_transpose.operators import mirrored
 from conformance.operators.matmul.geometry import MatmulGeometry
+from conformance.operators.matmul_grouped.geometry import GroupedGeometry
 from conformance.operators.spatial import padded, spans, windows
 
 
@@ -39,6 +40,18 @@ class Product:
         """Return the product [G, M, T] as the operator's output."""
         result = out.reshape(self.shape)
         return np.ascontiguousarray(result.swapaxes(0, 1)) if self.batch_first else result
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged(Product):
+    """A product whose columns are the rows of groups of several sizes, with zeros behind those of smaller groups."""
+
+    taken: np.ndarray
+    """[G, T], true at the rows that a group has."""
+
+    def restored(self, out: np.ndarray) -> np.ndarray:
+        """Return the product [G, M, T] as rows."""
+        return np.ascontiguousarray(out.swapaxes(1, 2)[self.taken])
 
 
 def lowered(operator: Operator, geometry: Any, inputs: Arrays) -> Product:
@@ -124,6 +137,32 @@ def _matmul_backward_b(g: MatmulGeometry, values: Arrays) -> Product:
     return Product(dy, a, g.filter.shape, batch_first=False)
 
 
+def _by_groups(g: GroupedGeometry, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows as a matrix for each group [G, T, columns], as long as the largest group, and which are its own."""
+    taken = np.arange(max(g.sizes)) < np.array(g.sizes)[:, None]
+    spread = np.zeros((*taken.shape, rows.shape[1]))
+    spread[taken] = rows
+    return spread, taken
+
+
+def _grouped(g: GroupedGeometry, values: Arrays) -> Product:
+    """Return the product as that of the columns of each b and the rows of its group."""
+    a, taken = _by_groups(g, values["a"])
+    b = values["b"].reshape(g.groups, g.k // g.groups, g.c // g.groups)
+    return Ragged(b, a.swapaxes(1, 2), g.y.shape, batch_first=True, taken=taken)
+
+
+def _grouped_backward_a(g: GroupedGeometry, values: Arrays) -> Product:
+    dy, taken = _by_groups(g, values["dy"])
+    b = values["b"].reshape(g.groups, g.k // g.groups, g.c // g.groups)
+    return Ragged(b.swapaxes(1, 2), dy.swapaxes(1, 2), g.x.shape, batch_first=True, taken=taken)
+
+
+def _grouped_backward_b(g: GroupedGeometry, values: Arrays) -> Product:
+    (dy, _), (a, _) = (_by_groups(g, values[name]) for name in ("dy", "a"))
+    return Product(dy.swapaxes(1, 2), a, g.filter.shape, batch_first=False)
+
+
 _LOWERINGS: dict[str, Callable[[Any, Arrays], Product]] = {
     "conv_forward": _forward,
     "conv_backward_data": _backward_data,
@@ -135,4 +174,7 @@ _LOWERINGS: dict[str, Callable[[Any, Arrays], Product]] = {
     "gemm": _matmul,
     "matmul_backward_a": _matmul_backward_a,
     "matmul_backward_b": _matmul_backward_b,
+    "matmul_grouped": _grouped,
+    "matmul_grouped_backward_a": _grouped_backward_a,
+    "matmul_grouped_backward_b": _grouped_backward_b,
 }

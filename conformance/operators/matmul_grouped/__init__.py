@@ -1,0 +1,1 @@
+"""Grouped matrix products. Nothing is imported here: a kernel's process loads `geometry` alone."""
