@@ -86,11 +86,7 @@ def test_tables_mean_the_dtypes_of_one_format_by_all():
         p
         for p in PROBLEMS
         if not p.name.startswith(("fp8.", "int8.", "absorbed."))
-<<<<<<< HEAD
-        and p.geometry.family not in ("conv_requantized", "matmul", "matmul_requantized")
-=======
-        and p.geometry.family not in ("conv_requantized", "matmul", "matmul_scaled")
->>>>>>> 45f2932b1f1f8a0311961ee903f5affe3dba6f33
+        and not p.geometry.family.endswith(("requantized", "matmul", "gemm", "matmul_scaled", "matmul_grouped"))
     ]
     assert {v.dtype for p in others for v in p.variants} == {*DTYPES}
     assert ordinary(DECLARABLE) == DTYPES
