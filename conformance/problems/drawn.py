@@ -165,7 +165,7 @@ def draw(family: str, choose: Choose, rank: int = 2, padded: Sequence[str] = (""
         parameters |= {"k": size("k"), "g": names["g"]}
         if grouping == "depthwise" and rank:
             parameters |= {"g": parameters["c"], "c": 1, "k": choose((1, 1, 2, 3))}
-        elif grouping == "groups":
+        elif grouping == "groups" or names["g"] > 1:
             parameters["g"] = choose((2, 3, 4, 5, 7, 8))
     elif "k" in names:
         parameters["k"] = size("k")
