@@ -367,12 +367,12 @@ class ModuleKernels:
         return results
 
 
-def by_rows(module: nn.Module, axes: tuple[int, ...], a: torch.Tensor, *others: torch.Tensor) -> Any:
+def by_rows(module: nn.Module, axes: tuple[int, ...], a: torch.Tensor, *operands: torch.Tensor) -> Any:
     """Call a module with rows in these axes, and return its result with one axis of rows. Raises KernelFailure where
     they do not lie in the same axes there."""
     if len(axes) == 1:
-        return module(a, *others)
-    y = module(a.unflatten(0, axes), *others)
+        return module(a, *operands)
+    y = module(a.unflatten(0, axes), *operands)
     if not isinstance(y, torch.Tensor):
         return y
     return of_shape(y, (*axes, *y.shape[-1:])).flatten(0, -2)
