@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from conformance.dtypes import STORAGE
+from conformance.dtypes import STORAGE, WHOLE
 from conformance.inputs.drawing import LARGEST_INTEGER, Recipe, held
 from conformance.operators import Arrays, Tensor
 
@@ -30,6 +30,8 @@ FIXED_BITS, NATURAL_BITS = 12, 24
 def with_shared_scales(recipe: Recipe, draw: Callable[[Recipe], Arrays]) -> Arrays:
     """Draw inputs by a distribution, and scales that suit it."""
     inputs = _integers(recipe) if recipe.distribution == "integer" else draw(recipe)
+    if recipe.distribution == "impulse" and recipe.dtype in WHOLE:
+        inputs["a"][1::2] *= -1  # -128, which b has beside it, has no negative in 8 bits
     for name in ("scale_a", "scale_b"):
         tensor = recipe.workload.inputs[name]
         drawn = _scales(recipe, name, tensor)

@@ -116,8 +116,10 @@ class MatmulScaled(Products):
         return super().special(geometry) + zero + leak
 
     def nonfinite(self, geometry: ScaledGeometry) -> Iterator[Special]:
-        """Yield the values of a product without scales, and a NaN in the scale of the last rows, if there are
-        others."""
+        """Yield the values of a product without scales, and a NaN in the scale of the last rows, if there are others.
+        Of several blocks of terms, the last is zero in a: kernels that skip such blocks lose the NaN beside it."""
+        if geometry.scale_a.shape[1] > 1:
+            yield "a", (slice(None), slice((geometry.scale_a.shape[1] - 1) * geometry.terms, None)), 0.0
         yield from _PRODUCT.nonfinite(geometry)
         if geometry.scale_a.shape[0] > 2:
             yield "scale_a", (-1, -1), np.nan

@@ -13,7 +13,7 @@ from conformance.operators.matmul_scaled.geometry import ScaledGeometry
 from tests.calibration.conv import known_bad_formats
 from tests.calibration.kernels import sums
 from tests.calibration.kernels.arithmetic import KernelArithmetic
-from tests.calibration.kernels.kernel import FP8, INT8, Mutant, Run, exact, on_outputs
+from tests.calibration.kernels.kernel import FP8, INT8, Mutant, Run, exact, on_outputs, stored
 from tests.calibration.kernels.rounding import bits, rounded
 from tests.calibration.kernels.scale import DEVIATIONS
 from tests.calibration.kernels.sums import Sum
@@ -64,6 +64,25 @@ def _promoted_late(operator: Operator, g: ScaledGeometry, inputs: Arrays, dtype:
     return run(ByBlocks(), promoted, operator, g, inputs, dtype)
 
 
+def _skips_zero_blocks(operator: Operator, g: ScaledGeometry, inputs: Arrays, dtype: str) -> Arrays:
+    """Skip blocks of terms that are zero in every row of a, whatever they meet in b."""
+    length = g.terms or g.c
+    b = inputs["b"].copy()
+    for start in range(0, g.c, length):
+        if not inputs["a"][:, start : start + length].astype(np.float64).any():
+            b[:, start : start + length] = 0
+    return exact(operator, g, inputs | {"b": b}, dtype)
+
+
+def _negated_in_8_bits(operator: Operator, g: ScaledGeometry, inputs: Arrays, dtype: str) -> Arrays:
+    """Move the sign of a into b, of which -128 has no negative in 8 bits."""
+    a, b = (inputs[name].astype(np.float64) for name in ("a", "b"))
+    least = np.where(b == -128, 1.0, 0.0)
+    unbiased = {name: np.zeros_like(array) for name, array in inputs.items() if name == "bias"}
+    lost = operator.reference(g, inputs | unbiased | {"a": np.minimum(a, 0), "b": least})["y"]
+    return stored({"y": operator.reference(g, inputs)["y"] + 256 * lost}, "fp32")
+
+
 _FORMATS = tuple(
     replace(mutant, name=f"scaled product, {mutant.name}", operators=NAME, ranks=(0,))
     for mutant in known_bad_formats.KNOWN_BAD
@@ -99,6 +118,10 @@ KNOWN_BAD: tuple[Mutant, ...] = (
                dtypes=BOTH, base=exact)
         for format in ("bf16", "fp16")
     ),
+    Mutant("scaled product, blocks of zeros skipped", "values", _skips_zero_blocks, operators=NAME, dtypes=FP8,
+           when=lambda g: bool(g.terms), base=exact),
+    Mutant("scaled product, signs of a moved into b", "values", _negated_in_8_bits, operators=NAME, dtypes=INT8,
+           base=exact),
     Mutant("scaled product, result rounded to 20 bits", "precision", _result_in_bits(20), operators=NAME, dtypes=BOTH,
            base=exact),
     *(
