@@ -226,7 +226,7 @@ FAMILY = Family(
         ),
         large=("head.reduced", "experts.reduced"),
         odd=("matmul.dot",),
-        apart=("matmul.batch-vector", "matmul.batch-outer"),
+        apart=("matmul.batch-vector", "matmul.batch-outer", "matmul.batch-square"),
         one_image=("matmul.one-row",),
     ),
     partial=("mm m5 n7 k9 bias1", "mm b3 m4 n6 k5", "mm m33 n17 k12"),
