@@ -73,7 +73,7 @@ def test_collection_is_complete():
     assert len(MUTANTS) >= 80
     assert max(Counter((mutant.name, operator) for mutant in MUTANTS for operator in mutant.operators).values()) == 1
     required = {"index", "groups", "bias", "gradients", "precision", "scale", "memory", "subtle", "paths", "values"}
-    required |= {"sizes", "edges", "partial-requests", "formats"}
+    required |= {"sizes", "edges", "partial-requests", "formats", "factors", "scales"}
     assert required | {"batchnorm", "pooling", "divisor"} == set(KINDS)
 
 

@@ -80,7 +80,11 @@ def kills(family: str, cases: Iterable[tuple[Problem, Variant]], jobs: int = JOB
 def _share(task: tuple[str, Sequence[int], Sequence[tuple[object, str, str]], int]) -> Kills:
     name, indices, cases, enough = task
     operator = OPERATORS[name]
-    recipes = [Recipe(operator.on(g), dtype, how, SEED) for g, dtype, how in cases if operator.defined(g, dtype)]
+    recipes = [
+        Recipe(operator.on(g), dtype, how, SEED)
+        for g, dtype, how in cases
+        if operator.defined(g, dtype) and operator.determines(g, how)
+    ]
     counts = Counter[tuple[int, str, int]]()
     found: Kills = {}
     for recipe in (recipe for recipe in recipes if cost(recipe) <= AFFORDABLE):

@@ -34,7 +34,7 @@ def cases(
     operator: str, level: str, dtypes: tuple[str, ...], when: Callable[[Any], bool]
 ) -> list[tuple[Problem, Variant]]:
     """Return what a level asks of a kernel in channels first."""
-    implementation, has_windows = Implementation("acme"), not operator.startswith("matmul")
+    implementation, has_windows = Implementation("acme"), bool(FAMILIES[OPERATORS[operator].family].rank)
     implementation.implements(operator, dtypes=dtypes, when=when if has_windows else None)(lambda *arrays: np.zeros(1))
     selection = Selection(
         ("acme",), (), level, PROBLEMS, (operator,), OPERATORS[operator].dtypes, tuple(LAYOUTS), DISTRIBUTIONS, 0, ""
@@ -52,7 +52,7 @@ def cases(
         (name, when)
         for name in SUMMING
         for when in (is_pointwise, is_larger)
-        if when is is_larger or not name.startswith("matmul")
+        if when is is_larger or FAMILIES[OPERATORS[name].family].rank
     ],
 )
 def test_each_dtype_meets_absorbed_terms_in_windows_of_one_element_and_larger(

@@ -90,7 +90,7 @@ def test_right_kernels_pass_with_errors_within_limits(operator: str):
 )
 def test_arrays_say_what_the_judge_says(operator: str, distribution: str):
     function = next(k.function for k in NUMPY.kernels if k.operator == operator and {"nchw", "nn"} & {*k.layouts})
-    layout = "nt" if operator.startswith("matmul") else "nchw"  # where db lies as the arrays of a result do
+    layout = "nchw" if FAMILIES[OPERATORS[operator].family].rank else "nt"  # where db lies as the arrays of a result do
     kernel, problem = wrong_in_one_element(function), problem_of(operator)
     how = HOW.get(operator, {}) | {"distribution": distribution, "layout": layout}
     result = check(kernel, problem, operator=operator, **how)

@@ -13,7 +13,7 @@ from conformance.operators.base import Arrays, Operator
 from conformance.operators.conv.mistakes import neighbour, tails_of_sums
 from conformance.operators.gemm.geometry import GemmGeometry
 from conformance.operators.matmul import mistakes as matmul
-from conformance.operators.mistakes import Change, Compute, InapplicableError, Mistake, misread, rolled
+from conformance.operators.mistakes import ROUNDING, Change, Compute, InapplicableError, Mistake, misread, rolled
 
 GEMM = "gemm"
 Factors = Callable[[GemmGeometry], tuple[float, float]]
@@ -100,7 +100,6 @@ MISTAKES: tuple[Mistake, ...] = (
     *(Mistake(name, "factors", _with(factors)) for name, factors in _FACTORS.items()),
     Mistake("c read although beta is 0", "factors", _read_anyway),
     *(Mistake(name, "index", misread(c=change), when=lambda g: g.beta != 0) for name, change in _ADDED.items()),
-    Mistake("product rounded before c is added", "rounding", _product_rounded),
     *(
         replace(mistake, operators=(GEMM,) if mistake.operators else ())
         for mistake in matmul.MISTAKES
@@ -111,3 +110,5 @@ MISTAKES: tuple[Mistake, ...] = (
     *tails_of_sums({GEMM: ("b", 2)}),
     Mistake("c of the product before", "groups", misread(c=neighbour(1)), when=lambda g: g.groups > 1 and g.beta != 0),
 )
+
+FURTHER: tuple[Mistake, ...] = (Mistake("product rounded before c is added", ROUNDING, _product_rounded),)

@@ -9,6 +9,9 @@ import numpy as np
 from conformance.dtypes import STORAGE, sums_of
 from conformance.operators import Arrays, Operator
 from conformance.operators.gemm.geometry import GemmGeometry
+from tests.calibration.conv.known_bad import EMULATED
+from tests.calibration.gemm.known_good import by_steps, with_factors
+from tests.calibration.kernels.arithmetic import EXACT
 from tests.calibration.kernels.kernel import STORED, Mutant, exact, stored
 
 GEMM = ("gemm",)
@@ -33,7 +36,24 @@ def _scaled_a_in_storage(operator: Operator, g: GemmGeometry, inputs: Arrays, dt
     return exact(operator, replace(g, alpha=1.0), inputs | {"a": scaled}, dtype)
 
 
+def _product_rounded(operator: Operator, g: GemmGeometry, inputs: Arrays, dtype: str) -> Arrays:
+    """Round the product to the format of y before it is scaled and c is added."""
+    product = operator.reference(replace(g, alpha=1.0, beta=0.0), inputs)["y"]
+    rounded = stored({"y": product}, sums_of(dtype))["y"].astype(np.float64)
+    return stored({"y": g.alpha * rounded + (g.beta * inputs["c"].astype(np.float64) if g.beta else 0.0)}, dtype)
+
+
+_ACCUMULATORS = ("fp16 accumulator", "accumulator with a bit less than fp32", "14-bit accumulator toward zero")
+
 KNOWN_BAD: tuple[Mutant, ...] = (
+    *(
+        Mutant(f"gemm, {name}", "precision", with_factors(run, by_steps), operators=GEMM, dtypes=("fp32",),
+               base=with_factors(EXACT, by_steps))
+        for name, run, _ in EMULATED
+        if name in _ACCUMULATORS
+    ),
+    Mutant("product rounded to 16 bits before c is added", "precision", _product_rounded, operators=GEMM,
+           dtypes=("bf16", "fp16"), when=lambda g: g.beta != 0, base=exact),
     Mutant("c read by way of bf16", "precision", _c_in_bf16, operators=GEMM, dtypes=("fp32", "fp16"),
            when=lambda g: g.beta != 0 and g.groups >= 1, base=exact),
     Mutant("c added by every split of two", "subtle", _alpha_on_every_split, operators=GEMM, dtypes=STORED,

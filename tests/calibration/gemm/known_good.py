@@ -20,7 +20,7 @@ Added = Callable[[GemmGeometry, np.ndarray, np.ndarray | None], np.ndarray]
 """(geometry, product in fp32, c in fp32 or None) -> y in fp32."""
 
 
-def _by_steps(g: GemmGeometry, product: np.ndarray, c: np.ndarray | None) -> np.ndarray:
+def by_steps(g: GemmGeometry, product: np.ndarray, c: np.ndarray | None) -> np.ndarray:
     """Round each product with a factor, and their sum."""
     scaled = np.float32(g.alpha) * product
     return scaled if c is None else scaled + np.float32(g.beta) * c
@@ -33,7 +33,7 @@ def _fused(g: GemmGeometry, product: np.ndarray, c: np.ndarray | None) -> np.nda
     return y.astype(np.float32)
 
 
-def _of(run: Run, add: Added, *, scales_a: bool = False) -> Run:
+def with_factors(run: Run, add: Added, *, scales_a: bool = False) -> Run:
     """Return the kernel that computes the product by `run`, in fp32, after or before it is scaled."""
 
     def kernel(operator: Operator, g: GemmGeometry, inputs: Arrays, dtype: str) -> Arrays:
@@ -47,9 +47,9 @@ def _of(run: Run, add: Added, *, scales_a: bool = False) -> Run:
 
 
 _WAYS = {
-    "": lambda run: _of(run, _by_steps),
-    ", fused": lambda run: _of(run, _fused),
-    ", a scaled": lambda run: _of(run, _by_steps, scales_a=True),
+    "": lambda run: with_factors(run, by_steps),
+    ", fused": lambda run: with_factors(run, _fused),
+    ", a scaled": lambda run: with_factors(run, by_steps, scales_a=True),
 }
 KNOWN_GOOD: tuple[KnownGood, ...] = tuple(
     replace(kernel, name=f"gemm {kernel.name}{way}", family="gemm", operators=("gemm",), run=of(kernel.run),
