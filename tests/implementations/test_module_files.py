@@ -204,11 +204,15 @@ def test_batch_for_an_interpreter_is_halved_until_it_fits_and_the_line_says_why_
     ],
 )
 def test_activation_behind_a_layer_is_another_operator(tmp_path: Path, layer: str, takes: str, init: str):
-    """A maximum of numbers that are all positive has no negative one: behind a pooling, ReLU was not seen."""
+    """A maximum of numbers that are all positive has no negative one: behind a pooling, ReLU was not seen; of drawn
+    numbers it was seen in seven runs of eight."""
     shape = "9, 4" if "Linear" in layer else "2, 4, 8, 8"
     model = module("Model", f"self.conv = {layer}", "return F.relu(self.conv(x))", takes)
     text = HEAD + model + model.replace("Model", "ModelNew") + inputs(shape, init)
-    assert "not one layer and nothing else" in adapted(written(tmp_path, text)).unmapped
+    path = written(tmp_path, text)
+    for seed in range(20):
+        torch.manual_seed(seed)
+        assert "not one layer and nothing else" in adapted(path).unmapped
 
 
 def refusal(path: Path, problem: str, direction: str = "forward") -> str:
