@@ -9,9 +9,7 @@ from typing import Any
 
 from conformance import Implementation, neuron_device, nki_arrays
 
-from .host import OPERATORS, Host
-from .host import PRODUCTS as OF_MATRICES
-from .host_matmul import LAYOUTS
+from .host import LAYOUTS, OF_MATRICES, OPERATORS, Host
 from .tiers import Device, Emulator, Simulator
 
 DTYPES = ("fp32", "bf16", "fp16")

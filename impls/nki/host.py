@@ -4,15 +4,16 @@ or fp16."""
 from __future__ import annotations
 
 from .host_bn import Normalised
-from .host_matmul import Products
+from .host_matmul import LAYOUTS, Products
 from .host_pool import Pooling
 
 OPERATORS = (
     "conv_forward", "conv_backward_data", "conv_backward_weight", "conv_bn_forward", "conv_bn_backward",
     "conv_bn_inference", "avg_pool_forward", "avg_pool_backward",
 )  # fmt: skip
-PRODUCTS = ("matmul", "matmul_backward_a", "matmul_backward_b")
-"""Names of operators, each a method of `Host`; those of matrices have layouts of their own."""
+OF_MATRICES = ("matmul", "matmul_backward_a", "matmul_backward_b")
+"""Names of operators, each a method of `Host`; those of matrices have the layouts `LAYOUTS`."""
+__all__ = ["LAYOUTS", "OF_MATRICES", "OPERATORS", "Host"]
 
 
 class Host(Normalised, Pooling, Products):

@@ -40,6 +40,7 @@ class Host:
 
 
 OPERATORS = ("conv_forward", "conv_bn_inference", "avg_pool_forward")
+OF_MATRICES, LAYOUTS = (), ()
 """
 KERNELS = """
 import nki
