@@ -44,6 +44,11 @@ def confused(record: Record) -> tuple[str, ...]:
     return (record.failure and record.failure.confused) or ()
 
 
+def is_after_calls(record: Record) -> bool:
+    """Return whether a behaviour check found wrong results in one of its calls, where a single call is right."""
+    return bool(record.check) and has(record, "elements") and not (record.failure and record.failure.on_plain)
+
+
 def is_crash(record: Record) -> bool:
     """Return whether a kernel's process ended, by itself or because it gave no answer."""
     return record.status == "error" and has(record, "crashed", "hung")
