@@ -85,13 +85,17 @@ def by_storage(record: Record) -> bool:
     return bool(stored_so(record))
 
 
+def kinds_of_storage(record: Record) -> dict[str, str]:
+    """Return the kind of storage of each operand that has one; empty for a record of another version of the suite."""
+    try:
+        return parse_storage(record.storage)
+    except StorageError:
+        return {}
+
+
 def stored_so(record: Record) -> list[tuple[str, str]]:
     """Return the operands whose storage is the cause of a failure, each with its kind of storage."""
-    try:
-        kinds = parse_storage(record.storage)
-    except StorageError:
-        return []
-    return [pair for pair in kinds.items() if KINDS[pair[1]].format(pair[0]) in record.causes]
+    return [pair for pair in kinds_of_storage(record).items() if KINDS[pair[1]].format(pair[0]) in record.causes]
 
 
 def exceeded(record: Record) -> list[tuple[str, str]]:
