@@ -32,7 +32,8 @@ def unlisted(geometry: Geometry, origin: Origin, level: str, variants: tuple[Var
 def is_huge(geometry: Any) -> bool:
     """Tell whether a problem is so large that its inputs are drawn sparse."""
     has_rules = all(operator.sparse for operator in FAMILIES[geometry.family].operators)
-    return has_rules and max(geometry.x.size, geometry.y.size) >= HUGE
+    tensors = geometry.x, geometry.y, getattr(geometry, "filter", geometry.y)
+    return has_rules and max(tensor.size for tensor in tensors) >= HUGE
 
 
 @dataclass(frozen=True, slots=True)
