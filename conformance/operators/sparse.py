@@ -80,14 +80,14 @@ def joined(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the places in two lists, and the products of their values, of all pairs that have the same key: the
     elements of two matrices that are multiplied. A list is keys and values."""
-    (keys, values), (others, factors) = first, second
-    order = np.argsort(others, kind="stable")
-    begin, end = (np.searchsorted(others[order], keys, side) for side in ("left", "right"))
+    (keys, values), (sought, factors) = first, second
+    order = np.argsort(sought, kind="stable")
+    begin, end = (np.searchsorted(sought[order], keys, side) for side in ("left", "right"))
     counts = end - begin
-    left = np.repeat(np.arange(len(keys)), counts)
+    place = np.repeat(np.arange(len(keys)), counts)
     within_run = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    right = order[np.repeat(begin, counts) + within_run]
-    return left, right, values[left] * factors[right]
+    partner = order[np.repeat(begin, counts) + within_run]
+    return place, partner, values[place] * factors[partner]
 
 
 def nonzero(workload: Workload, inputs: Arrays, places: Places) -> dict[str, Nonzero]:

@@ -166,8 +166,8 @@ def _storage_needed(failing: Sequence[Record], passed: Sequence[Record]) -> str:
     if len(pairs) != 1:
         return ""
     ((operand, kind),) = pairs
-    others = {kinds_of_storage(record).get(operand, kind) for record in passed} - {kind}
-    return f"{operand}:{kind}" if others else ""
+    passing_kinds = {kinds_of_storage(record).get(operand, kind) for record in passed} - {kind}
+    return f"{operand}:{kind}" if passing_kinds else ""
 
 
 def _comparable(failing: Sequence[Record], passed: Sequence[Record]) -> Iterator[Tried]:

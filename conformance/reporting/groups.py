@@ -232,8 +232,8 @@ def _with_confused(groups: Sequence[Group]) -> Iterator[Group]:
 
     def is_part(group: Group) -> bool:
         first = group.smallest
-        other = confusing.get(first.operator, group) is not group
-        return other and (group.text.endswith(ALONE) or is_after_calls(first))
+        is_beside = confusing.get(first.operator, group) is not group
+        return is_beside and (group.text.endswith(ALONE) or is_after_calls(first))
 
     parts_of = defaultdict[str, list[Group]](list)
     for group in groups:

@@ -61,9 +61,9 @@ def _nonzero(first: str, second: str, output: str, g: MatmulGeometry, inputs: Ar
         (index["batch"] * _sizes(g)[summed] + index[summed], inputs[name].reshape(-1)[places[name]].astype(np.float64))
         for name, index in zip((first, second), indices, strict=True)
     ]
-    left, right, products = joined(*keyed)
-    pairs = {letter: array[left] for letter, array in indices[0].items()}
-    pairs |= {letter: array[right] for letter, array in indices[1].items() if letter not in pairs}
+    place, partner, products = joined(*keyed)
+    pairs = {letter: array[place] for letter, array in indices[0].items()}
+    pairs |= {letter: array[partner] for letter, array in indices[1].items() if letter not in pairs}
     return added([(_places(g, output, pairs), products)])
 
 
