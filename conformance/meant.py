@@ -25,7 +25,7 @@ MOST = 3
 
 def near(value: object, choices: Iterable[str]) -> list[str]:
     """Return the choices that a value may have been meant as, the nearest first."""
-    name = getattr(value, "__name__", str(value)).rpartition(".")[2]
+    name = value if isinstance(value, str) else getattr(value, "__name__", str(value)).rpartition(".")[2]
     names = sorted(choices)
     if (usual := ELSEWHERE.get(name.lower())) in names:
         return [usual]
