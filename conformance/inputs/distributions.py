@@ -17,6 +17,7 @@ large     integers whose sums exceed 32-bit integers; in fp16, partial sums beyo
 small     the smallest normal numbers in the data, in the other factor and in the results; nothing is subnormal
 codes     every number of an 8-bit format; each result is one of them
 absorbed  a large term, its negative at the other end of each sum, and small ones that a short accumulator loses
+bent      fixed, scaled so that sums lie where activations bend: another activation, or an approximation of it
 close     for maxima: numbers that differ in their last two bits
 scales    8-bit results over their whole range and beyond, by scales that need all 24 bits of fp32
 ties      8-bit results half way between two integers, by scales that are powers of two; sums are exact in fp32
@@ -34,6 +35,7 @@ import numpy as np
 
 from conformance.dtypes import FORMATS, STORAGE, SUMS
 from conformance.inputs.absorbed import absorbed
+from conformance.inputs.bent import bent
 from conformance.inputs.drawing import LARGEST_INTEGER, Recipe, fixed, fixed_point_bits, held, integer, room
 from conformance.inputs.extreme_distributions import close, large, mixed, nonfinite, range_, small, subnormal
 from conformance.inputs.natural import natural
@@ -181,6 +183,7 @@ DISTRIBUTIONS: dict[str, Callable[[Recipe], Arrays]] = {
     "small": small,
     "codes": _codes,
     "absorbed": absorbed,
+    "bent": bent,
     "scaled": scaled,
     "shifted": shifted,
     "close": close,
