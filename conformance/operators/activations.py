@@ -45,7 +45,7 @@ import numpy as np
 
 from conformance.operators import double_double
 from conformance.operators.activation_geometry import SMOOTH
-from conformance.operators.base import Arithmetic, Arrays, ErrorModel, Given, Operator, Special, Tensor
+from conformance.operators.base import Arithmetic, Arrays, ErrorModel, Given, Homogeneous, Operator, Special, Tensor
 from conformance.operators.double_double import Double, added, multiplied
 
 SATURATED = 800.0
@@ -176,6 +176,7 @@ class Activated(Operator):
     dtypes = ("fp32", "bf16", "fp16", "fp64")
     returns = ("y",)
     factors = 2
+    homogeneous = Homogeneous(powers=False, signs=False)
 
     def tensor(self, geometry: Any, name: str) -> Tensor | None:
         """Return an argument or the result; a residual has the shape and the format of y."""
@@ -221,15 +222,16 @@ class Activated(Operator):
         return {"y": value(geometry.activation, s)}
 
     def magnitude(self, geometry: Any, inputs: Given, dtype: Any = np.float64) -> Arrays:
-        """Return the exact sums, their s2, y, |f'|, and the sums before the bias and before the residual."""
+        """Return the exact sums, their s2, y and |f'|; the products alone, and with the larger of bias and residual."""
         s = self.sums(geometry, inputs)
         s2 = self.linear.magnitude(geometry, inputs, dtype)["y"].astype(np.float64)
         if geometry.residual:
             s2 = np.hypot(s2, inputs["residual"].astype(np.float64))
         scales = {"sums": s, "s2": s2, "y": activated(geometry.activation, s)}
-        bare = replace(geometry, bias=False)
-        scales["products"] = self.linear.reference(bare, inputs)["y"]
-        scales["biased"] = self.linear.reference(geometry, inputs)["y"] if geometry.bias else scales["products"]
+        scales["products"] = self.linear.reference(replace(geometry, bias=False), inputs)["y"]
+        if geometry.bias and geometry.residual:
+            added_first = np.abs(scales["products"] + inputs["residual"].astype(np.float64))
+            scales["between"] = np.maximum(added_first, np.abs(s - inputs["residual"].astype(np.float64)))
         return scales | ({"slope": slope(geometry.activation, s)} if geometry.activation in SMOOTH else {})
 
 
@@ -239,8 +241,8 @@ def propagated(geometry: Any, inputs: Arrays, scales: Arrays, arithmetic: Arithm
     terms = geometry.c // geometry.groups * math.prod(geometry.window) + geometry.bias + geometry.residual
     error = arithmetic.product(s, scales["s2"], terms)
     if arithmetic.rounds_between:
-        steps = {"products": True, "biased": geometry.bias, "sums": geometry.residual}
-        for stage in (name for name, there in steps.items() if there):
+        added_last = ["sums"] if geometry.bias or geometry.residual else []
+        for stage in ("products", *(["between"] if "between" in scales else []), *added_last):
             error = error + arithmetic.between(np.abs(scales[stage]) + error)
     if activation not in SMOOTH:
         above, below = (np.clip(s + way * error, *_CLIPPED[activation]) for way in (1, -1))
