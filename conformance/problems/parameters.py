@@ -19,7 +19,7 @@ import numpy as np
 
 from conformance.operators import FAMILIES
 from conformance.operators.descriptor import DECIMAL, EXTENTS, FLAG, NEGATED_FLAG, PARTS, SIDES, Field, rank_of
-from conformance.operators.spatial import RESULT
+from conformance.operators.spatial import RESULT, GeometryError
 from conformance.problems.table import Variant
 
 Parameters = dict[str, int]
@@ -87,6 +87,8 @@ def geometry(family: str, parameters: Mapping[str, int]) -> Any:
         elif field.form is DECIMAL:
             value /= PARTS
         elif field.form.words:
+            if not 0 <= value < len(field.form.words):
+                raise GeometryError(f"{field.letter} has {len(field.form.words)} words; there is no word {value}")
             value = field.form.words[value]
         elif rank and field.form is EXTENTS[rank]:
             value = tuple(parts)
