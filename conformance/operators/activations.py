@@ -50,8 +50,8 @@ from conformance.operators.double_double import Double, added, multiplied
 
 SATURATED = 800.0
 """Beyond it the gates are 0 and 1 in float64."""
-FLAT = 20.0
-"""Beyond it slopes are 0 and 1, but for 1e-7 of them."""
+FLAT = 40.0
+"""Beyond it slopes are 0 and 1, but for 1e-15 of them."""
 _erf = np.frompyfunc(math.erf, 1, 1)
 TAIL, TAIL_TERMS = 8.5, 12
 """Where Phi is computed from its tail, and the terms of that, which are then correct to 1e-10 of the tail."""
@@ -163,7 +163,8 @@ def slope(activation: str, s: np.ndarray) -> np.ndarray:
         change = np.exp(-np.square(near) / 2) * INVERSE_ROOT[0]
     else:
         cubic, scale = (0.0, 1.0) if activation == "silu" else (CUBIC[0], TWICE_ROOT[0])
-        share = 1 / (1 + np.exp(-scale * (near + cubic * near**3)))
+        with np.errstate(over="ignore"):
+            share = 1 / (1 + np.exp(-scale * (near + cubic * near**3)))
         change = share * (1 - share) * scale * (1 + 3 * cubic * np.square(near))
     result: np.ndarray = np.abs(share + near * change)
     return result

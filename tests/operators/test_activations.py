@@ -164,7 +164,8 @@ def kernel(order: Callable[..., np.ndarray], **functions: Callable[[np.ndarray],
     def run(a: Any, b: Any, bias: Any, residual: Any, activation: str) -> Any:
         act = (FUNCTIONS | functions)[activation]
         parts = (0 if part is None else part for part in (bias, residual))
-        return np.asarray(order(act, a @ b, *parts), np.float32)
+        with np.errstate(invalid="ignore"):
+            return np.asarray(order(act, a @ b, *parts), np.float32)
 
     return run
 

@@ -53,6 +53,6 @@ FAMILY = Family(
     geometry=ConvActivationGeometry,
     operators=(ConvActivation(),),
     distributions=("fixed", "bent", "integer", "natural", "impulse", "special", "nonfinite", "wide"),
-    place=2,
+    place=5,
     lacks=("equal_shapes", "storages", "large", "odd", "partial", "sizes", "sparse"),
 )
