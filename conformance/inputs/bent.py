@@ -17,8 +17,8 @@ DEVIATION = math.log2(3)
 
 
 def bent(recipe: Recipe) -> Arrays:
-    """Draw fractions; scale filters, or columns, so that the deviations of sums are those of `POWERS`, or up to twice as
-    large. Fractions are those of `fixed`: powers of two keep their bits, and bias and residual stay as they are."""
+    """Draw fractions; scale filters, or columns, so that the deviations of sums are those of `POWERS`, or up to twice
+    as large. Fractions are those of `fixed`: powers of two keep their bits, and bias and residual stay as they are."""
     terms = max(1, recipe.terms)
     level = math.ceil(DEVIATION - math.log2(terms) / 2)
     return with_scales(recipe, fixed(recipe), [level + power for power in POWERS])
