@@ -17,8 +17,8 @@ large     integers whose sums exceed 32-bit integers; in fp16, partial sums beyo
 small     the smallest normal numbers in the data, in the other factor and in the results; nothing is subnormal
 codes     every number of an 8-bit format; each result is one of them
 absorbed  a large term, its negative at the other end of each sum, and small ones that a short accumulator loses
-bent      fixed, scaled so that sums lie where activations bend: another activation, or an approximation of it
 close     for maxima: numbers that differ in their last two bits
+bent      fixed, scaled so that sums lie where activations bend: another activation, or an approximation of it
 scales    8-bit results over their whole range and beyond, by scales that need all 24 bits of fp32
 ties      8-bit results half way between two integers, by scales that are powers of two; sums are exact in fp32
 cancelled int8: sums beyond 2^24, most of which the bias cancels
@@ -166,10 +166,10 @@ DISTRIBUTIONS: dict[str, Callable[[Recipe], Arrays]] = {
     "small": small,
     "codes": _codes,
     "absorbed": absorbed,
-    "bent": bent,
     "scaled": scaled,
     "shifted": shifted,
     "close": close,
+    "bent": bent,
     "scales": scales,
     "ties": ties,
     "cancelled": cancelled,

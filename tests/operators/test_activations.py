@@ -85,20 +85,22 @@ def test_activations_of_infinities_and_nan():
         np.testing.assert_array_equal(activated(activation, ends)[1:], [math.inf, math.nan])
 
 
-def relu(s: np.ndarray) -> np.ndarray:
+def relu(s: Any) -> Any:
     return np.maximum(s, np.float32(0))
 
 
-def gelu(s: np.ndarray) -> np.ndarray:
+def gelu(s: Any) -> Any:
     return np.array([0.5 * t * math.erfc(-t * math.sqrt(0.5)) for t in s.reshape(-1).tolist()]).reshape(s.shape)
 
 
-def gelu_tanh(s: np.ndarray) -> np.ndarray:
-    return 0.5 * s * (1 + np.tanh(math.sqrt(2 / math.pi) * (s + 0.044715 * s**3)))
+def gelu_tanh(s: Any) -> Any:
+    gate: np.ndarray = 1 + np.tanh(math.sqrt(2 / math.pi) * (s + 0.044715 * s**3))
+    return 0.5 * s * gate
 
 
-def silu(s: np.ndarray) -> np.ndarray:
-    return s / (1 + np.exp(-s))
+def silu(s: Any) -> Any:
+    below: np.ndarray = 1 + np.exp(-s)
+    return s / below
 
 
 FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
