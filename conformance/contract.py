@@ -26,7 +26,8 @@ _CHOICES = {
 __all__ = ["Contract", "ContractError"]
 
 _REQUANTIZED = ("conv_requantized", "matmul_requantized")
-_OF_FAMILIES = {"between": ("conv_bn",), "variance": ("conv_bn",), "ties": _REQUANTIZED,
+_FUSED = ("conv_bn", "conv_activation", "matmul_activation")
+_OF_FAMILIES = {"between": _FUSED, "variance": ("conv_bn",), "ties": _REQUANTIZED,
                 "overflow": _REQUANTIZED, "stored": ("conv", "avg_pool", "matmul", "gemm")}  # fmt: skip
 """Field -> beginnings of the names of the operators that it is about; others are about all."""
 _DATA: dict[str, type[Accumulator | Slices]] = {"accumulate": Accumulator, "inputs": Slices}

@@ -18,6 +18,7 @@ small     the smallest normal numbers in the data, in the other factor and in th
 codes     every number of an 8-bit format; each result is one of them
 absorbed  a large term, its negative at the other end of each sum, and small ones that a short accumulator loses
 close     for maxima: numbers that differ in their last two bits
+bent      fixed, scaled so that sums lie where activations bend: another activation, or an approximation of it
 scales    8-bit results over their whole range and beyond, by scales that need all 24 bits of fp32
 ties      8-bit results half way between two integers, by scales that are powers of two; sums are exact in fp32
 cancelled int8: sums beyond 2^24, most of which the bias cancels
@@ -34,6 +35,7 @@ import numpy as np
 
 from conformance.dtypes import FORMATS, STORAGE, SUMS
 from conformance.inputs.absorbed import absorbed
+from conformance.inputs.bent import bent
 from conformance.inputs.drawing import LARGEST_INTEGER, Recipe, fixed, fixed_point_bits, held, integer, room
 from conformance.inputs.extreme_distributions import close, large, mixed, nonfinite, range_, small, subnormal
 from conformance.inputs.natural import natural
@@ -167,6 +169,7 @@ DISTRIBUTIONS: dict[str, Callable[[Recipe], Arrays]] = {
     "scaled": scaled,
     "shifted": shifted,
     "close": close,
+    "bent": bent,
     "scales": scales,
     "ties": ties,
     "cancelled": cancelled,
