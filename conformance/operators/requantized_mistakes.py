@@ -36,6 +36,13 @@ def as_signed(code: Any) -> Any:
     return code - 256 * (code > HIGHEST)
 
 
+def negated(point: int) -> int:
+    """Return the negative of a zero point. Raises InapplicableError for -128, which stays as it is in int8."""
+    if point == LOWEST:
+        raise InapplicableError
+    return -point
+
+
 def moved(by: Callable[[Any], int]) -> Store:
     return lambda g, values, dtype: stored(values, dtype, by(g))
 

@@ -29,6 +29,7 @@ from conformance.operators.requantized_mistakes import (
     biases,
     formats_of,
     moved,
+    negated,
     scales,
     with_steps,
 )
@@ -41,9 +42,9 @@ _made = partial(with_steps, Steps)
 
 _EXCHANGED: dict[str, Compute] = {
     "zero point of x not taken off": misread(lambda g: replace(g, x_zero_point=0)),
-    "zero point of x added": misread(lambda g: replace(g, x_zero_point=-g.x_zero_point)),
+    "zero point of x added": misread(lambda g: replace(g, x_zero_point=negated(g.x_zero_point))),
     "zero point of y left out": misread(lambda g: replace(g, y_zero_point=0)),
-    "zero point of y taken off": misread(lambda g: replace(g, y_zero_point=-g.y_zero_point)),
+    "zero point of y taken off": misread(lambda g: replace(g, y_zero_point=negated(g.y_zero_point))),
     "zero points of x and y exchanged": misread(
         lambda g: replace(g, x_zero_point=g.y_zero_point, y_zero_point=g.x_zero_point)
     ),

@@ -39,6 +39,7 @@ from conformance.operators.requantized_mistakes import (
     biases,
     formats_of,
     moved,
+    negated,
     scales,
     with_steps,
 )
@@ -49,10 +50,10 @@ _with = partial(with_steps, Steps)
 _EXCHANGED: dict[str, Compute] = {
     "zero point of a not taken off": misread(lambda g: replace(g, a_zero_point=0)),
     "zero point of b not taken off": misread(lambda g: replace(g, b_zero_point=0)),
-    "zero point of a added": misread(lambda g: replace(g, a_zero_point=-g.a_zero_point)),
-    "zero point of b added": misread(lambda g: replace(g, b_zero_point=-g.b_zero_point)),
+    "zero point of a added": misread(lambda g: replace(g, a_zero_point=negated(g.a_zero_point))),
+    "zero point of b added": misread(lambda g: replace(g, b_zero_point=negated(g.b_zero_point))),
     "zero point of y left out": misread(lambda g: replace(g, y_zero_point=0)),
-    "zero point of y taken off": misread(lambda g: replace(g, y_zero_point=-g.y_zero_point)),
+    "zero point of y taken off": misread(lambda g: replace(g, y_zero_point=negated(g.y_zero_point))),
     "zero points of a and b exchanged": misread(
         lambda g: replace(g, a_zero_point=g.b_zero_point, b_zero_point=g.a_zero_point)
     ),
