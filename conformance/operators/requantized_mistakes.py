@@ -81,7 +81,7 @@ OF_WHOLE: dict[str, Store] = {
     "wraps around at 32 bits before it saturates": _in_32_bits,
     "saturates at -127": saturated(np.rint, low=-HIGHEST),
     "saturates at 126": saturated(np.rint, high=HIGHEST - 1),
-    "saturates at 0 and 127": saturated(np.rint, low=0),
+    "saturates at 0 and 127": saturated(np.rint, low=0, high=HIGHEST),
     "saturates at 0 and 255": saturated(np.rint, low=0, high=255),
     "saturates before the zero point of y is added": lambda g, values, dtype: np.clip(
         _saturated_first(g, values, dtype), *ends(dtype)

@@ -104,7 +104,7 @@ def _rounded_up(tile: int) -> Callable[[int], int]:
     return lambda count: -(-count // tile) * tile
 
 
-MOST_TERMS = 1 << 12
+MOST_TERMS = 1 << 13
 """Longest sum that is added pair by pair, which takes a moment."""
 
 
