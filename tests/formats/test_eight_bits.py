@@ -61,12 +61,14 @@ def test_a_result_of_codes_is_one_number_and_what_is_added_to_it(dtype: str, ope
     assert np.unique(np.abs(main)).size > 60
 
 
-@pytest.mark.parametrize("problem", [p for p in PROBLEMS if p.name.startswith("int8.")], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "problem", [p for p in PROBLEMS if p.name.startswith(("int8.", "uint8."))], ids=lambda p: p.name
+)
 @pytest.mark.parametrize("distribution", OF_EIGHT_BITS["whole"])
 def test_sums_of_whole_numbers_fit_in_32_bits_in_every_order(problem: conformance.problems.Problem, distribution: str):
     """The sum of all magnitudes does: no partial sum leaves the range."""
     operator = OPERATORS["conv_forward"]
-    inputs = expectation("conv_forward", problem.geometry, "int8", distribution).inputs
+    inputs = expectation("conv_forward", problem.geometry, problem.name.split(".")[0], distribution).inputs
     magnitudes = {name: np.abs(array.astype(np.float64)) for name, array in inputs.items()}
     assert operator.reference(problem.geometry, magnitudes)["y"].max() <= 2**31 - 1
 
