@@ -16,7 +16,7 @@ from functools import cache
 from itertools import chain, product, starmap, tee
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from conformance.dtypes import ordinary
+from conformance.dtypes import drawn_together
 from conformance.layouts import arranged, is_optional, layouts_of
 from conformance.operators import FAMILIES, OPERATORS, Geometry, GeometryError
 from conformance.operators.spatial import IMAGE, WINDOW, spans
@@ -401,8 +401,11 @@ def _candidates(operator: str, seed: str, rank: int, count: int) -> Iterator[tup
             continue
         taken.add(best.descriptor)
         coverage.add(features(best))
-        formats = [*product(ordinary(OPERATORS[operator].dtypes), layouts_of(rank))]
-        formats = dice.sample(formats, len(formats))
-        offered = (Variant(d, layout, distribution(family, d, dice.choice)) for d, layout in formats)
+        offered: list[Variant] = []
+        for part, dtypes in enumerate(drawn_together(OPERATORS[operator].dtypes)):
+            thrown = dice if not part else random.Random(f"{seed} {best.descriptor} {dtypes}")
+            formats = [*product(dtypes, layouts_of(rank))]
+            formats = thrown.sample(formats, len(formats))
+            offered += [Variant(d, layout, distribution(family, d, thrown.choice)) for d, layout in formats]
         variants = tuple(variant for variant in offered if variant.suits(operator, best))
         yield unlisted(best, "drawn", "standard", variants), variants

@@ -54,7 +54,7 @@ KERNELS = {
     "conv_bn_inference": conv_bn_inference,
 }
 FLOATING = (*EVERY_DTYPE, "fp8_e4m3", "fp8_e5m2")
-PRODUCTS = {matmul: (*FLOATING, "int8"), matmul_backward_a: FLOATING, matmul_backward_b: FLOATING}
+PRODUCTS = {matmul: (*FLOATING, "int8", "uint8"), matmul_backward_a: FLOATING, matmul_backward_b: FLOATING}
 GROUPED_PRODUCTS = {
     matmul_grouped: (*FLOATING, "int8"),
     matmul_grouped_backward_a: FLOATING,
@@ -163,7 +163,7 @@ def _register(name: str, device: str, platform: str, contract: Contract) -> Impl
     implementation.differentiates("matmul")(matmul)
     implementation.differentiates("matmul_grouped")(matmul_grouped)
     for kernel in (conv_forward, conv_requantized):
-        implementation.implements(kernel.__name__, dtypes=("int8",), layouts=LAYOUTS, when=few_groups)(kernel)
+        implementation.implements(kernel.__name__, dtypes=("int8", "uint8"), layouts=LAYOUTS, when=few_groups)(kernel)
     # XLA's select_and_scatter has no dilated windows; on CUDA it adds in fp32 by atom.add.f32, which flushes subnormal
     # numbers (PTX ISA, atom)
     atomic = Contract(subnormals="flushed") if device == "cuda" else contract

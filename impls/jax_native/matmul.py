@@ -8,7 +8,7 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
-SUMS = {jnp.dtype(jnp.int8): jnp.int32, jnp.dtype(jnp.float64): jnp.float64}
+SUMS = {jnp.dtype(jnp.int8): jnp.int32, jnp.dtype(jnp.uint8): jnp.int32, jnp.dtype(jnp.float64): jnp.float64}
 
 
 def stored(sums, like):

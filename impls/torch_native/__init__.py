@@ -140,22 +140,22 @@ torch_cpu, torch_cuda = _register("cpu"), _register("cuda")
 variants.declare(torch_cpu)
 variants.declare_cuda(torch_cuda)
 # torch has no convolution of fp8, and none of int32 on CUDA; on the CPU it has no dilated one of int32.
-torch_cpu.implements("conv_forward", dtypes=("int8",), layouts=EVERY_LAYOUT, when=lambda p: set(p.dilation) == {1})(
-    conv_forward_of_int8
-)
-torch_cpu.implements("matmul", dtypes=("int8",), layouts=MATRICES)(matmul_of_int8)
+torch_cpu.implements(
+    "conv_forward", dtypes=("int8", "uint8"), layouts=EVERY_LAYOUT, when=lambda p: set(p.dilation) == {1}
+)(conv_forward_of_int8)
+torch_cpu.implements("matmul", dtypes=("int8", "uint8"), layouts=MATRICES)(matmul_of_int8)
 torch_cpu.implements("matmul_scaled", dtypes=matmul_scaled.DTYPES, layouts=MATRICES, when=matmul_scaled.takes)(
     matmul_scaled.matmul_scaled
 )
 matmul_grouped.declare(torch_cpu, MATRICES)
 for implementation in (torch_cpu, torch_cuda):
     implementation.implements(
-        "conv_requantized", dtypes=("int8", "fp8_e4m3", "fp8_e5m2"), layouts=EVERY_LAYOUT, contract=Contract()
+        "conv_requantized", dtypes=("int8", "uint8", "fp8_e4m3", "fp8_e5m2"), layouts=EVERY_LAYOUT, contract=Contract()
     )(conv_requantized)
 for suits, product in ((suits_linear, quantized_linear), (suits_int_mm, matmul_by_int_mm)):
-    torch_cpu.implements("matmul_requantized", dtypes=("int8",), layouts=MATRICES, when=suits)(product)
+    torch_cpu.implements("matmul_requantized", dtypes=("int8", "uint8"), layouts=MATRICES, when=suits)(product)
 for implementation in (torch_cpu, torch_cuda):
-    implementation.implements("matmul_requantized", dtypes=("int8", "fp8_e4m3", "fp8_e5m2"), layouts=MATRICES)(
+    implementation.implements("matmul_requantized", dtypes=("int8", "uint8", "fp8_e4m3", "fp8_e5m2"), layouts=MATRICES)(
         matmul_requantized
     )
 
