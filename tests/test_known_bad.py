@@ -26,6 +26,7 @@ from tests.calibration.mutation import PARTS, outcomes, rows, score
 BASES = {"float32": plain, "float64": exact, "lowered": EXACT}
 
 SOLE = {
+    "bent": ("gelu_tanh in place of gelu", "matmul_activation", "mact.bert-intermediate"),
     "absorbed": ("accumulator with a bit less than fp32", "conv_forward", "absorbed.window"),
     "integer": ("last product of a long sum left out, inputs declared bf16", "conv_forward", "edge.long-contraction"),
     "fixed": ("fp32 result truncated", "conv_forward", "edge.plain"),
@@ -73,7 +74,7 @@ def test_collection_is_complete():
     assert len(MUTANTS) >= 80
     assert max(Counter((mutant.name, operator) for mutant in MUTANTS for operator in mutant.operators).values()) == 1
     required = {"index", "groups", "bias", "gradients", "precision", "scale", "memory", "subtle", "paths", "values"}
-    required |= {"sizes", "edges", "partial-requests", "formats", "factors", "scales"}
+    required |= {"sizes", "edges", "partial-requests", "formats", "factors", "scales", "activation"}
     assert required | {"batchnorm", "pooling", "divisor"} == set(KINDS)
 
 

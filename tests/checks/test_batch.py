@@ -169,7 +169,8 @@ def test_operators_with_sums_over_images_are_left_out():
     assert CHECKS["images_do_not_depend_on_the_batch"].operators == (
         "conv_forward", "conv_backward_data", "conv_bn_inference", "avg_pool_forward", "avg_pool_backward",
         "max_pool_forward", "max_pool_backward", "conv_transpose_forward", "conv_transpose_backward_data",
-        "conv_requantized", "matmul", "matmul_backward_a", "gemm", "matmul_requantized",
+        "conv_activation", "conv_requantized", "matmul", "matmul_backward_a", "gemm", "matmul_activation",
+        "matmul_requantized",
     )  # fmt: skip
 
 
