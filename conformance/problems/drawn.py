@@ -83,6 +83,8 @@ SPECIAL = {
     "sn": (0, 1, 1, 5, 32),
     "sk": (0, 0, 7, 16, 32),
     "pow": (0, 0, 1),
+    "zp": (0, 1, 1),
+    "block": (0, 16, 32, 16, 64),
 }
 """Options of a family, and the values that they are drawn from."""
 
