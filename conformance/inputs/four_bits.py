@@ -23,7 +23,8 @@ from conformance.operators.matmul_int4.operators import MIDDLE, PRODUCT
 NUMBER_BITS, LARGEST = 4, 15
 HALVES = (-1, 1)
 """Exponents of scales where results are exact: few, since sums in bf16 have 8 bits."""
-SINGLE = ("integer", "impulse", "special", "nonfinite")
+NONFINITE = ("special", "nonfinite")
+SINGLE = ("integer", "impulse", *NONFINITE)
 """Distributions whose scales are powers of two."""
 
 
@@ -32,7 +33,7 @@ def with_four_bits(recipe: Recipe, draw: Callable[[Recipe], Arrays]) -> Arrays:
     g, distribution = recipe.workload.geometry, recipe.distribution
     if distribution == "integer":
         drawn = _integers(recipe)
-    elif distribution == "nonfinite":
+    elif distribution in NONFINITE:
         drawn = _signs(recipe)
     else:
         plain = PRODUCT.on(MatmulGeometry(g.n, g.c, g.k, bias=g.bias))
@@ -50,8 +51,9 @@ def with_four_bits(recipe: Recipe, draw: Callable[[Recipe], Arrays]) -> Arrays:
     for name in ("b", "zero_point"):
         if name in inputs:
             inputs[name] = inputs[name].astype(STORAGE[PACKED])
-    if distribution == "nonfinite":
-        for name, place, value in recipe.workload.operator.nonfinite(g):
+    if distribution in NONFINITE:
+        specials = getattr(recipe.workload.operator, distribution)
+        for name, place, value in specials(g):
             if inputs[name].size:
                 inputs[name][place] = value
     return inputs
