@@ -95,8 +95,8 @@ class Output:
         unrounded = absorbs and (self.multiplies or self.adds_inputs)
         independent = distribution == "fixed" and self.multiplies
         facts = self.constants, self.fan_out, self.adds_inputs, numbers, absorbs, unrounded, independent, self.biased
-        facts = *facts, self.made
-        return limits(contract, self.dtype, self.additions.get(contract.algorithm, self.terms), count, *facts)
+        terms = self.additions.get(contract.algorithm, self.terms)
+        return limits(contract, self.dtype, terms, count, *facts, self.made)
 
     def limits(self, contract: Contract, distribution: str = "") -> tuple[OutputLimits, np.ndarray]:
         """Return the limits under a contract and the scale s2 of every element. On natural data, whose numbers differ
