@@ -80,6 +80,13 @@ def handed(tensor: Tensor, dtype: str, layout: str, geometry: Any) -> tuple[np.d
     return STORAGE[tensor.stored_as(dtype)], shape
 
 
+def _lies_as(array: np.ndarray, memory: np.ndarray, place: storage.Placement) -> bool:
+    """Return whether an array is what its view of the memory has."""
+    size = array.itemsize
+    view = np.ndarray(array.shape, array.dtype, memory, place.offset * size, [size * step for step in place.strides])
+    return np.array_equal(view, array)
+
+
 @dataclass(frozen=True, slots=True)
 class Invocation:
     """A kernel (or an autograd variant, which has a kernel's signature) bound to the parameters of one problem."""
@@ -136,6 +143,8 @@ class Invocation:
                 tensor = replace(tensor, shape=array.shape)
             place = storage.placement(kind, arranged(tensor, self.layout, self.workload.geometry), array.itemsize)
             before = storage.buffer(array, place)
+            if tensor.packed and not _lies_as(array, before, place):
+                raise Unsupported("the last byte has one number: bytes do not repeat as numbers do")
             guarded = place.page and self.bridge.pages
             memory = self.bridge.placed(before, place.page) if guarded else self.bridge.from_host(before)
             native.append(self.bridge.view(memory, place.offset, array.shape, place.strides))

@@ -32,7 +32,7 @@ import numpy as np
 from conformance.operators.base import Arrays, ErrorModel, Given, Homogeneous, Request, Special, Spoil, Tensor
 from conformance.operators.conv.operators import Products
 from conformance.operators.double_double import Double
-from conformance.operators.family import Family
+from conformance.operators.family import Family, Storages
 from conformance.operators.matmul.operators import Matmul, two_columns
 from conformance.operators.matmul_int4.geometry import Int4Geometry
 
@@ -161,5 +161,6 @@ FAMILY = Family(
     operators=(MatmulInt4(),),
     distributions=("integer", "fixed", "natural", "impulse", "special", "nonfinite", "wide"),
     place=9,
-    lacks=("storages", "large", "odd", "partial", "sizes", "sparse", "equal_shapes"),
+    storages=Storages(once={0: ("int4.zero-points", "int4.odd", "int4.symmetric")}),
+    lacks=("large", "odd", "partial", "sizes", "sparse", "equal_shapes"),
 )
