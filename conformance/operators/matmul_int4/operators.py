@@ -161,6 +161,6 @@ FAMILY = Family(
     operators=(MatmulInt4(),),
     distributions=("integer", "fixed", "natural", "impulse", "special", "nonfinite", "wide"),
     place=9,
-    storages=Storages(once={0: ("int4.zero-points", "int4.odd", "int4.symmetric")}),
+    storages=Storages(once={0: ("int4.zero-points", "int4.even-blocks", "int4.square")}),
     lacks=("large", "odd", "partial", "sizes", "sparse", "equal_shapes"),
 )
