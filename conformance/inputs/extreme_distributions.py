@@ -19,10 +19,10 @@ FP64_POWER = 400
 
 
 def nonfinite(recipe: Recipe) -> Arrays:
-    """Draw -1, 0, 1 with the values of `Operator.nonfinite`, which complement the values of `special`. For batch
-    normalisation, draw fractions, because a few integers may have a variance of zero."""
+    """Draw -1, 0, 1 with the values of `Operator.nonfinite`, which complement the values of `special`. For results that
+    are not whole numbers, draw fractions: in batch normalisation a few integers may have a variance of zero."""
     workload, operator = recipe.workload, recipe.workload.operator
-    if workload.errors.propagate is not None:
+    if workload.errors.propagate is not None and not workload.errors.exact_on_integers:
         inputs = fixed(recipe)
     else:
         inputs, density = {}, {operator.data: min(1.0, room(recipe) / 4 / recipe.terms)}

@@ -427,6 +427,13 @@ class Operator:
         """Return the arguments that a kernel must not read on this geometry; they are full of NaN."""
         return ()
 
+    def reached(self, geometry: Any) -> dict[str, np.ndarray]:
+        """Return positions in inputs that are not zero on the sparse distribution, so that results beside powers of two
+        are not zero."""
+        from conformance.operators.sparse import through_windows
+
+        return through_windows(geometry, self.data, self.inputs(geometry)[self.data])
+
     def special(self, geometry: Any) -> tuple[Special, ...]:
         """Return the values of the special distribution: in the data NaN first, and infinity last."""
         dimensions = len(self.inputs(geometry)[self.data].shape)

@@ -85,6 +85,8 @@ SPECIAL = {
     "pow": (0, 0, 1),
     "zp": (0, 1, 1),
     "block": (0, 16, 32, 16, 64),
+    "act": (1, 2, 3, 4, 5, 0),
+    "res": (0, 1, 1),
 }
 """Options of a family, and the values that they are drawn from."""
 
@@ -335,6 +337,7 @@ def _changes(geometry: Any) -> tuple[Any, list[list[dict[str, Any]]]]:
     extents = zip(geometry.size, spans(geometry), strict=True)
     small = replace(geometry, n=2, size=tuple(min(extent, span + NEAR_EXTENT) for extent, span in extents))
     changes: list[list[dict[str, Any]]] = []
+    words = {field.attribute: field.form.words for field in small.fields if field.form.words}
     if getattr(small, "groups", 1) == small.c > 1:
         changes.append([dict.fromkeys(("c", "k", "groups"), small.c + 1)])
     for name in (field.name for field in fields(small) if field.init):
@@ -342,6 +345,8 @@ def _changes(geometry: Any) -> tuple[Any, list[list[dict[str, Any]]]]:
         if name == "ceil_mode":  # also with outputs that ceil mode adds: otherwise it has no effect
             longer = tuple(extent + 1 for extent in small.size)
             changes.append([{name: not value}, {name: True, "size": longer}])
+        elif name in words:
+            changes.append([{name: word} for word in words[name] if word != value])
         elif isinstance(value, bool):
             changes.append([{name: not value}])
         elif isinstance(value, int):
@@ -364,6 +369,11 @@ def _changes_of_product(geometry: Any) -> tuple[Any, list[list[dict[str, Any]]]]
     changes += [[{name: (size + 1) * batch}, {name: 2 * size * batch}] for name, size in whole.items()]
     changes += [[{"groups": more} | {name: size * more for name, size in whole.items()} for more in (batch + 1, 1)]]
     changes += [[{name: not value}] for name, value in vars(small).items() if isinstance(value, bool)]
+    changes += [
+        [{field.attribute: word} for word in field.form.words if word != field.of(small)]
+        for field in small.fields
+        if field.form.words
+    ]
     changes += [[{f"{tensor}_zero_point": point + 1}] for tensor, point in getattr(small, "zero_points", {}).items()]
     return small, changes
 

@@ -6,6 +6,7 @@ import jax
 
 from conformance import Contract, Implementation, jax_arrays
 
+from .activation import conv_activation, matmul_activation
 from .batch_norm import (
     conv_bn_backward,
     conv_bn_checkpointed,
@@ -152,6 +153,9 @@ def _register(name: str, device: str, platform: str, contract: Contract) -> Impl
         implementation.implements(kernel.__name__, dtypes=whole, layouts=layouts)(kernel)
         taken = layouts if kernel is matmul or device != "cpu" else layouts[:3]
         implementation.implements(kernel.__name__, dtypes=("bf16",), layouts=taken)(kernel)
+    for dtypes, when in ((EVERY_DTYPE[:3], None), (EVERY_DTYPE[3:], few_groups)):
+        implementation.implements("conv_activation", dtypes=dtypes, layouts=LAYOUTS, when=when)(conv_activation)
+        implementation.implements("matmul_activation", dtypes=dtypes, layouts=layouts)(matmul_activation)
     for kernel, dtypes in GROUPED_PRODUCTS.items():
         whole = tuple(dtype for dtype in dtypes if dtype != "bf16")
         implementation.implements(kernel.__name__, dtypes=whole, layouts=layouts)(kernel)

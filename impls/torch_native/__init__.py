@@ -11,7 +11,7 @@ import torch
 
 from conformance import Contract, Implementation, Unsupported, torch_arrays
 
-from . import fused, grouped, matmul_grouped, matmul_int4, matmul_scaled, variants
+from . import activation, fused, grouped, matmul_grouped, matmul_int4, matmul_scaled, variants
 from .contracts import EVERY_LAYOUT, HALVES, fields_on, overlapping, specials_on
 from .conv import conv_backward_data, conv_backward_weight, conv_forward, conv_forward_of_int8
 from .conv_bn import conv_bn_backward, conv_bn_forward, conv_bn_inference
@@ -117,6 +117,9 @@ def _register(device: str) -> Implementation:
         flushed = Contract(subnormals="flushed") if device == "cpu" else Contract()  # oneDNN's bf16 dot products
         implementation.implements(kernel.__name__, dtypes=("bf16",), layouts=MATRICES, contract=flushed)(kernel)
         implementation.implements(kernel.__name__, dtypes=("fp32", "fp16", "fp64"), layouts=MATRICES)(kernel)
+    of_product = {("matmul", "bf16"): {"subnormals": "flushed"}} if device == "cpu" else {}
+    takes = not_for_ever if slow or hangs else lambda p: True
+    activation.declare(implementation, EVERY_LAYOUT, MATRICES, fields | of_product, takes)
     implementation.differentiates("matmul")(matmul)
     implementation.differentiates("conv_bn_forward", label="unfused", saves=2)(conv_bn_forward)
     for kernel in (conv_forward, avg_pool_forward, max_pool_forward, conv_transpose_forward, conv_bn_inference):

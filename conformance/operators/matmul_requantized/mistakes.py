@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from conformance.operators.image_mistakes import TILES, within_tiles
-from conformance.operators.matmul.mistakes import BATCHES, ORDERS, columns_beyond, rows_beyond
+from conformance.operators.matmul.mistakes import BATCHES, ORDERS, columns_beyond, of_forward, rows_beyond
 from conformance.operators.matmul.operators import by_product, by_rows
 from conformance.operators.matmul_requantized.geometry import RequantizedMatmulGeometry as Geometry
 from conformance.operators.matmul_requantized.steps import (
@@ -77,6 +77,15 @@ def _of_columns_of_a(g: Geometry, a: np.ndarray) -> np.ndarray:
     return g.b_zero_point * np.repeat(of_row, g.k // g.groups, axis=1)
 
 
+def _narrow_columns(g: Geometry, b: np.ndarray) -> np.ndarray:
+    return g.a_zero_point * wrapped(b.sum(axis=1), 16)
+
+
+def _narrow_rows(g: Geometry, a: np.ndarray) -> np.ndarray:
+    sums = by_product(a, g.groups).sum(axis=2).T
+    return g.b_zero_point * np.repeat(wrapped(sums, 16), g.k // g.groups, axis=1)
+
+
 def _taken_off(
     columns: Read = of_columns, rows: Read = of_rows, terms: Callable[[int], int] = lambda count: count
 ) -> Compute:
@@ -105,6 +114,8 @@ _CORRECTED: dict[str, Compute] = {
     },
     "zero point of a taken off with the sums of b's rows": _taken_off(columns=_of_rows_of_b),
     "zero point of b taken off with the sums of a's columns": _taken_off(rows=_of_columns_of_a),
+    "sums of the columns of b wrap around at 16 bits": _taken_off(columns=_narrow_columns),
+    "sums of the rows of a wrap around at 16 bits": _taken_off(rows=_narrow_rows),
     "zero point of b taken off with the sum of the first row": _taken_off(rows=lambda g, a: of_rows(g, a)[:1]),
     "zero point of a taken off with the sum of the first column": _taken_off(columns=lambda g, b: of_columns(g, b)[:1]),
     "zero point of a taken off with the sums of the next column": _taken_off(
@@ -183,9 +194,9 @@ MISTAKES: tuple[Mistake, ...] = (
     *(Mistake(name, "formats", _with(**steps), when=lambda g: g.bias) for name, steps in biases("column").items()),
     Mistake("bias added along the rows", "formats", _with(**_ALONG_ROWS), when=lambda g: g.bias),
     *(Mistake(name, "formats", _with(WHOLE_NUMBERS, **steps)) for name, steps in OF_SUMS.items()),
-    *ORDERS,
+    *of_forward(ORDERS),
     *(Mistake(name, "index", _with(rows=rows)) for name, rows in _TERMS.items()),
     *(Mistake(f"rows beyond tiles of {tile} dropped", "index", rows_beyond(tile)) for tile in TILES),
     *(Mistake(f"columns beyond tiles of {tile} dropped", "index", columns_beyond(tile)) for tile in TILES),
-    *BATCHES,
+    *of_forward(BATCHES),
 )

@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from conformance.contract import Contract
 from conformance.dtypes import sums_of
 from conformance.operators import OPERATORS, Arrays, Operator
 from conformance.operators.gemm.geometry import GemmGeometry
 from conformance.operators.matmul.geometry import MatmulGeometry
+from conformance.slices import Slices
 from tests.calibration.conv.known_good import SUMS
-from tests.calibration.kernels.kernel import FP8, STORED, CampaignRow, KnownGood, Run, stored
+from tests.calibration.kernels.emulated import Emulated
+from tests.calibration.kernels.kernel import FP8, STORED, CampaignRow, KnownGood, Run, plain, stored
 
 MATMUL = OPERATORS["matmul"]
 Added = Callable[[GemmGeometry, np.ndarray, np.ndarray | None], np.ndarray]
@@ -51,7 +54,19 @@ _WAYS = {
     ", fused": lambda run: with_factors(run, _fused),
     ", a scaled": lambda run: with_factors(run, by_steps, scales_a=True),
 }
-KNOWN_GOOD: tuple[KnownGood, ...] = tuple(
+SLICED = Contract(inputs=Slices(4))
+
+
+def _at_random(operator: Operator, g: GemmGeometry, inputs: Arrays, dtype: str) -> Arrays:
+    """Round sums in fp32 to one of the two numbers of bf16 beside them, by the distance."""
+    sums = with_factors(plain, by_steps)(operator, g, inputs, "fp32")["y"]
+    below = sums.view(np.uint32)
+    raised = below + np.random.default_rng(sums.size).integers(0, 1 << 16, sums.shape, np.uint32)
+    bits = np.where(np.isfinite(sums), raised, below) & np.uint32(0xFFFF0000)
+    return stored({"y": bits.view(np.float32)}, dtype)
+
+
+_SUMS: tuple[KnownGood, ...] = tuple(
     replace(kernel, name=f"gemm {kernel.name}{way}", family="gemm", operators=("gemm",), run=of(kernel.run),
             dtypes=(*STORED, *FP8) if kernel.dtypes == (*STORED, *FP8) else ("fp32",))
     for kernel in SUMS
@@ -59,6 +74,17 @@ KNOWN_GOOD: tuple[KnownGood, ...] = tuple(
     for way, of in _WAYS.items()
     if not (way == ", a scaled" and kernel.contract.inputs != "exact")
 )  # fmt: skip
+KNOWN_GOOD: tuple[KnownGood, ...] = (
+    *_SUMS,
+    replace(_SUMS[0], name="gemm in slices", contract=SLICED, run=with_factors(Emulated(SLICED), by_steps)),
+    replace(
+        _SUMS[0],
+        name="gemm, stored at random",
+        contract=Contract(stored="stochastic"),
+        run=_at_random,
+        dtypes=("bf16",),
+    ),
+)
 
 ROWS = (
     CampaignRow("gemm m7 n9 k11 alpha0.5 beta-2", every=2),
