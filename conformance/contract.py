@@ -37,6 +37,8 @@ NONFINITE = ("special", "nonfinite", "mixed")
 
 SLICED = ("conv", "conv_transpose", "matmul", "matmul_grouped", "gemm")
 """Families whose inputs may be cut into slices: their rows and columns are known."""
+MADE = ("conv_bn", "matmul_int4")
+"""Families that multiply products of inputs, which the dtype of the inputs does not hold."""
 PREFIX_SUMS = ("running-sums", "summed-area")
 """Algorithms of average pooling, and of nothing else."""
 
@@ -105,8 +107,9 @@ class Contract:
 
         Winograd's F(m x m, 3 x 3) is for windows of 3x3 with stride and dilation 1 (Lavin and Gray 2016); a kernel
         computes others directly. Inputs are not rounded by a format that holds their own, such as fp16 ones to TF32;
-        those that a transform has added up are. Whole numbers of 8 bits are held by every format. A matrix product has
-        no transforms. Slices are of the families in `SLICED`, and of more than 8 bits, which a slice holds.
+        those that a transform has added up are, and factors that are made of several inputs (`MADE`). Whole numbers of
+        8 bits are held by every format. A matrix product has no transforms. Slices are of the families in `SLICED`, and
+        of more than 8 bits, which a slice holds.
         """
         judged, g = self, geometry
         exists = "conv" in g.family and g.window == (3, 3) and g.stride == g.dilation == (1, 1)
@@ -116,8 +119,8 @@ class Contract:
             judged = replace(judged, algorithm="direct")
         if self.slices is not None and (g.family not in SLICED or dtype in SUMS):
             judged = replace(judged, inputs="exact")
-        # data in a transform's domain, and filters that a batch norm has scaled, are no longer numbers of dtype
-        own = g.family != "conv_bn" and (judged.algorithm == "direct" or "conv" not in g.family)
+        # data in a transform's domain, and factors that were multiplied by scales, are no longer numbers of dtype
+        own = g.family not in MADE and (judged.algorithm == "direct" or "conv" not in g.family)
         if self.narrow and (dtype in WHOLE or (own and FORMATS[self.narrow].holds(FORMATS[dtype]))):
             judged = replace(judged, inputs="exact")
         return judged

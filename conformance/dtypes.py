@@ -66,8 +66,11 @@ STORAGE: dict[str, np.dtype] = {
     "int8": np.dtype(np.int8),
     "uint8": np.dtype(np.uint8),
     "int32": np.dtype(np.int32),
+    "uint4": np.dtype(ml_dtypes.uint4),
 }
 """The dtypes that tensors are stored in, by the name used everywhere in the suite."""
+PACKED = "uint4"
+"""Dtype of which a kernel gets two numbers in a byte; in canonical order each has one of its own."""
 
 DTYPES = ("fp32", "bf16", "fp16", "fp64")
 """Dtypes of problems whose tensors all have one format. `all` stands for these in tables, drawn problems and behaviour
@@ -83,8 +86,17 @@ SUMS = {"fp8_e4m3": "fp32", "fp8_e5m2": "fp32", **dict.fromkeys(TRAINED, "fp32")
 in."""
 DECLARABLE = (*DTYPES, *SUMS)
 """Dtypes that a problem, or a kernel, can have."""
-WHOLE = frozenset({"int8", "uint8", "int32"})
+WHOLE = frozenset({"int8", "uint8", "int32", PACKED})
 """Whole numbers: nothing is rounded, and results must be equal."""
+
+
+def packed(numbers: np.ndarray) -> np.ndarray:
+    """Return numbers of 4 bits [..., K] as bytes of two [..., ceil(K/2)], the first one in the low half; half a byte
+    that is left over is 0."""
+    codes = numbers.astype(np.uint8)
+    codes = np.concatenate([codes, np.zeros((*codes.shape[:-1], codes.shape[-1] % 2), np.uint8)], axis=-1)
+    both: np.ndarray = codes[..., ::2] | codes[..., 1::2] << 4
+    return both
 
 
 def neighbours(values: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:

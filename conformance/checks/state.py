@@ -21,6 +21,7 @@ from conformance.checks.behaviour import CALLS, LATER, SECONDS, repeated
 from conformance.checks.sample import NOTHING_JUDGED, Check, Sample, Subject, WrongResultError
 from conformance.dtypes import STORAGE
 from conformance.execution.declared import usual_paths
+from conformance.execution.invocation import handed
 from conformance.execution.status import BehaviourError
 from conformance.execution.trial import Trial
 from conformance.implementations.errors import KernelFailure
@@ -404,8 +405,7 @@ def _left(subject: Subject, sample: Sample, more: range, *, bare: bool = False) 
         for number in more:
             larger, shapes = operator.on(replace(workload.geometry, n=first + number)), []
             for tensor in map(larger.inputs.get, operator.arguments):
-                stored = tensor and STORAGE[tensor.stored_as(invocation.dtype)]
-                shapes.append(tensor and (stored, arranged(tensor, invocation.layout, larger.geometry).stored))
+                shapes.append(tensor and handed(tensor, invocation.dtype, invocation.layout, larger.geometry))
             cases.append((shapes, replace(invocation, workload=larger).parameters()))
         bridge, function = invocation.bridge, invocation.kernel.function
         calls, *measured = bridge.perform(repeating.growth_by_shape, bridge, function, cases, MIN_SHAPES, seconds, bare)

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from conformance.dtypes import STORAGE
+from conformance.dtypes import PACKED, STORAGE, packed
 from conformance.engine.check import CheckResult
+from conformance.execution.invocation import handed
 from conformance.execution.remote import declared_at
 from conformance.execution.selection import SelectionError
 from conformance.inputs.npz import encode
@@ -124,7 +125,8 @@ def export(result: CheckResult, folder: str | Path) -> Path:
     def stored(name: str, array: np.ndarray) -> np.ndarray:
         """Return an array in the kernel's layout, as NumPy alone can load it."""
         place = arranged(tensors[name] if name in tensors else returned[name], variant.layout, geometry)
-        return _plain(np.ascontiguousarray(place.to_memory(array)))
+        memory = np.ascontiguousarray(place.to_memory(array))
+        return packed(memory) if array.dtype == STORAGE[PACKED] else _plain(memory)
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -161,7 +163,10 @@ def export(result: CheckResult, folder: str | Path) -> Path:
         "diagnosis": result.diagnosis,
     }
 
-    dtypes = {name: STORAGE[tensor.stored_as(variant.dtype)].name for name, tensor in {**returned, **tensors}.items()}
+    dtypes = {
+        name: handed(tensor, variant.dtype, variant.layout, geometry)[0].name
+        for name, tensor in {**returned, **tensors}.items()
+    }
     arguments = [
         f'{name} = native(inputs["{name}"], "{dtypes[name]}")' if name in tensors else f"{name} = None"
         for name in operator.arguments

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from conformance import storage
-from conformance.dtypes import STORAGE, name_of
+from conformance.dtypes import PACKED, STORAGE, name_of, packed
 from conformance.failure import Failure
 from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.errors import KernelFailure
@@ -72,6 +72,21 @@ def fill_freed_memory(
     del filled
 
 
+def handed(tensor: Tensor, dtype: str, layout: str, geometry: Any) -> tuple[np.dtype, tuple[int, ...]]:
+    """Return the dtype and the shape of an argument as a kernel gets it."""
+    shape = arranged(tensor, layout, geometry).stored
+    if tensor.packed:
+        return np.dtype(np.uint8), (*shape[:-1], -(-shape[-1] // 2))
+    return STORAGE[tensor.stored_as(dtype)], shape
+
+
+def _lies_as(array: np.ndarray, memory: np.ndarray, place: storage.Placement) -> bool:
+    """Return whether an array is what its view of the memory has."""
+    size = array.itemsize
+    view = np.ndarray(array.shape, array.dtype, memory, place.offset * size, [size * step for step in place.strides])
+    return np.array_equal(view, array)
+
+
 @dataclass(frozen=True, slots=True)
 class Invocation:
     """A kernel (or an autograd variant, which has a kernel's signature) bound to the parameters of one problem."""
@@ -92,8 +107,8 @@ class Invocation:
         return {name: outputs[name] for name in outputs if name in (self.requested or outputs)}
 
     def stored(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray | None]:
-        """Return the arguments by position as the layout stores them on the host; None for an absent one. Raises
-        LayoutError for an array whose channels the layout's groups do not divide."""
+        """Return the arguments by position as the layout stores them on the host, numbers of 4 bits two to a byte; None
+        for an absent one. Raises LayoutError for an array whose channels the layout's groups do not divide."""
         geometry, tensors = self.workload.geometry, self.workload.inputs
         arguments: list[np.ndarray | None] = []
         for name in self.workload.operator.arguments:
@@ -105,7 +120,8 @@ class Invocation:
                 continue
             # the array's own shape: in an invalid call it is not the problem's
             place = arrangement(array.shape, self.layout, groups_of(tensors[name], geometry), tensors[name].axes)
-            arguments.append(np.ascontiguousarray(place.to_memory(array)))
+            memory = np.ascontiguousarray(place.to_memory(array))
+            arguments.append(packed(memory) if array.dtype == STORAGE[PACKED] else memory)
         return arguments
 
     def to_device(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
@@ -122,10 +138,13 @@ class Invocation:
                 native.append(None if array is None else self.bridge.from_host(array))
                 continue
             require_storage(self.bridge, f"{name}:{kind}")
-            place = storage.placement(
-                kind, arranged(tensors[name], self.layout, self.workload.geometry), array.itemsize
-            )
+            tensor = tensors[name]
+            if tensor.packed:  # which lies as its axes are, and has fewer bytes than numbers
+                tensor = replace(tensor, shape=array.shape)
+            place = storage.placement(kind, arranged(tensor, self.layout, self.workload.geometry), array.itemsize)
             before = storage.buffer(array, place)
+            if tensor.packed and not _lies_as(array, before, place):
+                raise Unsupported("the last byte has one number: bytes do not repeat as numbers do")
             guarded = place.page and self.bridge.pages
             memory = self.bridge.placed(before, place.page) if guarded else self.bridge.from_host(before)
             native.append(self.bridge.view(memory, place.offset, array.shape, place.strides))

@@ -8,6 +8,7 @@ import numpy as np
 
 from conformance.inputs.distributions import DISTRIBUTIONS
 from conformance.inputs.drawing import Recipe
+from conformance.inputs.four_bits import with_four_bits
 from conformance.inputs.shared_scales import with_shared_scales
 from conformance.operators import Arrays
 from conformance.operators.double_double import Double
@@ -28,8 +29,11 @@ class Expectation:
     def inputs(self) -> Arrays:
         """Inputs as drawn from the recipe's distribution; those that must not be read are NaN."""
         workload, draw = self.recipe.workload, DISTRIBUTIONS[self.recipe.distribution]
-        shares_scales = "scale_a" in workload.inputs
-        drawn = with_shared_scales(self.recipe, draw) if shares_scales else draw(self.recipe)
+        if any(tensor.packed for tensor in workload.inputs.values()):
+            drawn = with_four_bits(self.recipe, draw)
+        else:
+            shares_scales = "scale_a" in workload.inputs
+            drawn = with_shared_scales(self.recipe, draw) if shares_scales else draw(self.recipe)
         for name in workload.operator.unread(workload.geometry):
             drawn[name].fill(np.nan)
         return drawn

@@ -45,7 +45,7 @@ def with_shared_scales(recipe: Recipe, draw: Callable[[Recipe], Arrays]) -> Arra
 def _scales(recipe: Recipe, name: str, tensor: Tensor) -> np.ndarray:
     """Draw scales [blocks of rows or columns, blocks of terms]."""
     distribution, powers = recipe.distribution, NATURAL_POWERS if recipe.distribution == "natural" else POWERS
-    exponents = np.array(powers)[_differing(recipe, name, tensor.shape, len(powers))]
+    exponents = np.array(powers)[differing(recipe, name, tensor.shape, len(powers))]
     if distribution == "absorbed":  # a large term and its negative must cancel
         exponents = np.repeat(exponents[:, :1], tensor.shape[1], axis=1)
     if distribution == "wide":
@@ -58,7 +58,7 @@ def _scales(recipe: Recipe, name: str, tensor: Tensor) -> np.ndarray:
     return scales
 
 
-def _differing(recipe: Recipe, name: str, shape: tuple[int, ...], count: int) -> np.ndarray:
+def differing(recipe: Recipe, name: str, shape: tuple[int, ...], count: int) -> np.ndarray:
     """Draw numbers below `count`, each different from those before and after it along either axis."""
     first, *steps = (
         np.array(recipe.stream(f"{name} {axis}").below(limit, extent), np.int64)

@@ -75,7 +75,9 @@ lies beyond what 67M elements reach. Splitting an input in two parts and droppin
 tf32x3) leaves u_in = u^2 of the parts' format, and three times the additions. Toward zero, an input loses up to 2u,
 and (2u)^p of p parts: that is u_in, and 4*u_in holds the products of parts that are dropped, too. Winograd and FFT
 round what they made of data and filters, numbers of no dtype: u_in stands for the format that these are stored in, and
-the way back enlarges it as it does the roundings of sums, by `growth`.
+the way back enlarges it as it does the roundings of sums, by `growth`. Nor have weights a dtype that are made of
+numbers of 4 bits, scales and zero points (`conformance.contract.MADE`): they are rounded alone, and few of them err
+alike, but meet data of independent signs.
 
 *Parts that hold an input.* Three parts of 8 bits (bf16x6, bf16x9; Henry, Tang and Heinecke, "Leveraging the bfloat16
 artificial intelligence datatype for higher-precision computations", 2019) hold the 24 bits of fp32. Their second and
@@ -360,6 +362,7 @@ def limits(
     unrounded: bool = False,
     independent: bool = False,
     biased: bool = False,
+    made: bool = False,
 ) -> OutputLimits:
     """Return the limits for an output of `count` elements of `dtype`, each the sum of `terms` products, or of inputs;
     or, of prefix sums, of so many additions.
@@ -367,7 +370,7 @@ def limits(
     `fan_out` is the most elements that one rounding may reach; `numbers` is the size of the smaller operand, if known;
     `absorbs` says that small terms stand beside a large one; `unrounded` that the formats to which inputs are rounded
     hold them; `independent` that products are those of independent numbers of mean zero; `biased` that sums may begin
-    with another number.
+    with another number; `made` that factors are made of several inputs, and no numbers of `dtype`.
     """
     accumulator = contract.accumulator(dtype)
     u = accumulator.unit_roundoff
@@ -398,8 +401,10 @@ def limits(
     u_in, u_part, is_whole = 0.0, 0.0, True
     if contract.narrow:
         narrow = FORMATS[contract.narrow]
-        # transforms compute in fp32 whatever the tensors; bf16 numbers may leave the range of fp16, but lose no bits
-        bits = max(FORMATS[dtype].precision, 0 if contract.algorithm == "direct" else FORMATS["fp32"].precision)
+        # transforms compute in fp32 whatever the tensors, as do kernels that make factors; bf16 numbers may leave the
+        # range of fp16, but lose no bits
+        as_given = contract.algorithm == "direct" and not made
+        bits = max(FORMATS[dtype].precision, 0 if as_given else FORMATS["fp32"].precision)
         is_whole = contract.parts * narrow.precision >= bits
         u_in, steps = narrow.unit_roundoff**contract.parts, 2 if contract.rounding == "zero" else 1
         if not is_whole:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from conformance.contract import PREFIX_SUMS, Contract
+from conformance.contract import MADE, PREFIX_SUMS, Contract
 from conformance.judge.limits import NONE, Constants, OutputLimits, limits, propagated_limits
 from conformance.judge.propagation import ContractArithmetic, Propagated, propagated
 from conformance.judge.residuals import Residuals, measure
@@ -45,6 +45,7 @@ class Output:
     adds_inputs whether elements are sums of inputs, divided by a power of two at most, and not of products
     multiplies  whether elements are sums of products of two operands
     biased      whether a bias is added to all elements of a channel
+    made        whether a factor of the products is made of several inputs
     additions   algorithm that takes differences of prefix sums -> number of additions that an element depends on
     prefixes    such an algorithm -> the largest prefix sum of each image, by name
     normwise    share of products that slices drop -> scale of the errors of slices
@@ -75,6 +76,7 @@ class Output:
     adds_inputs: bool = False
     multiplies: bool = False
     biased: bool = False
+    made: bool = False
     enclosed: Callable[[Contract, bool], Mapping[str, Interval]] | None = None
     additions: Mapping[str, int] = field(default_factory=dict)
     prefixes: Callable[[str], Arrays] = lambda algorithm: {}
@@ -93,7 +95,8 @@ class Output:
         unrounded = absorbs and (self.multiplies or self.adds_inputs)
         independent = distribution == "fixed" and self.multiplies
         facts = self.constants, self.fan_out, self.adds_inputs, numbers, absorbs, unrounded, independent, self.biased
-        return limits(contract, self.dtype, self.additions.get(contract.algorithm, self.terms), count, *facts)
+        terms = self.additions.get(contract.algorithm, self.terms)
+        return limits(contract, self.dtype, terms, count, *facts, self.made)
 
     def limits(self, contract: Contract, distribution: str = "") -> tuple[OutputLimits, np.ndarray]:
         """Return the limits under a contract and the scale s2 of every element. On natural data, whose numbers differ
@@ -177,6 +180,7 @@ def outputs_of(
             adds_inputs=(name == "dbias" or operator.factors == 1) and not errors.divisor & (errors.divisor - 1),
             multiplies=operator.factors > 1 and name != "dbias",
             biased="bias" in inputs,
+            made=geometry.family in MADE,
             additions={algorithm: sums.additions for algorithm, sums in errors.prefix_sums.items()},
             prefixes=lambda algorithm: errors.prefix_sums[algorithm].largest(inputs),
             normwise=cache(partial(operator.normwise, geometry, inputs)),

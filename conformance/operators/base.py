@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
-from conformance.dtypes import DTYPES, FILTERS, STORAGE, TRAINED, sums_of
+from conformance.dtypes import DTYPES, FILTERS, PACKED, STORAGE, TRAINED, sums_of
 from conformance.layouts import B, Y
 from conformance.operators.spatial import unpadded
 
@@ -49,6 +49,7 @@ class Tensor:
     wide      statistics, parameters of normalisation and scales, which are fp32 where the other tensors have fewer bits
     positive  a variance or a scale: its values are drawn above zero
     sums      sums of products, and terms added to such sums: they have a format of their own if inputs have 8 bits
+    packed    numbers of 4 bits without a sign; a kernel gets two of a row in each byte, the first one in the low half
     shared    channels that belong to all groups, as those of rows do that are multiplied by the b of one group each
     """
 
@@ -57,6 +58,7 @@ class Tensor:
     wide: bool = False
     positive: bool = False
     sums: bool = False
+    packed: bool = False
     shared: bool = False
 
     @property
@@ -88,6 +90,8 @@ class Tensor:
         """Return the dtype of this tensor in a problem of `dtype`."""
         if self.sums:
             return sums_of(dtype)
+        if self.packed:
+            return PACKED
         if self.is_filter and dtype in FILTERS:
             return FILTERS[dtype]
         if dtype in TRAINED:

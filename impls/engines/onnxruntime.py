@@ -2,6 +2,7 @@
 
 A problem becomes a model of one or two nodes (opset 22). ``onnxruntime-cpu`` has parameters as inputs and caches
 sessions; ``onnxruntime-cpu-const`` has them as initializers, which are folded and prepacked, a session a call.
+Weights of 4 bits are those of MatMulNBits, at its default accuracy level; rows are padded to whole blocks.
 Not taken: bf16; fp64 but for max pooling and products; nhwc; divisors; most gradients; epsilon outside the root."""
 
 from functools import lru_cache
@@ -12,20 +13,20 @@ from onnx import helper, numpy_helper
 
 from conformance import Implementation, Unsupported
 
-TYPES = {
-    np.dtype(name): helper.np_dtype_to_tensor_dtype(np.dtype(name)) for name in ("f2", "f4", "f8", "i1", "u1", "i4")
-}
+NAMES = ("f2", "f4", "f8", "i1", "u1", "i4")
+TYPES = {np.dtype(name): helper.np_dtype_to_tensor_dtype(np.dtype(name)) for name in NAMES}
 FLOATS, OPTIONS, LEVEL = ("fp32", "fp64", "fp16"), ort.SessionOptions(), "graph_optimization_level"
 OPTIONS.intra_op_num_threads = OPTIONS.inter_op_num_threads = 1
 
 
 @lru_cache(maxsize=64)
-def session(nodes, inputs, outputs, constants=()):  # nodes (operator, inputs, outputs, attributes); (name, dtype)
-    steps = [helper.make_node(op, ins.split(), outs.split(), **dict(how)) for op, ins, outs, how in nodes]
+def session(nodes, inputs, outputs, constants=()):  # nodes (operator, inputs or -, outputs, attributes)
+    steps = [helper.make_node(op, i.replace("-", "").split(" "), o.split(), **dict(how)) for op, i, o, how in nodes]
+    opsets = [helper.make_opsetid("", 22), helper.make_opsetid("com.microsoft", 1)]
     ends = ([helper.make_tensor_value_info(name, TYPES[d], None) for name, d in info] for info in (inputs, outputs))
     initializers = [numpy_helper.from_array(np.ascontiguousarray(array), name) for name, array in constants]
     graph = helper.make_graph(steps, "problem", *ends, initializers)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     return ort.InferenceSession(model.SerializeToString(), OPTIONS, providers=["CPUExecutionProvider"])
 
 
@@ -125,6 +126,17 @@ def register(name, constants):
         feeds = {"a": a, "b": b, "s": s, "1": one, "za": za, "zb": np.broadcast_to(zb, s.shape).copy(), "zy": zy}
         node = "QLinearMatMul", "a 1 za b s zb 1 zy", "y", ()
         return run((node,), feeds, {"y": "a"}, constants)[0]
+
+    @impl.implements("matmul_int4", dtypes=("fp32", "fp16"), layouts=("nt",), when=lambda p: constants or not p.bias)
+    def matmul_int4(a, b, scale, zero_point, bias, *, block):  # a bias that is an input has no known shape
+        (n, blocks), k = scale.shape, a.shape[1]
+        length = block or max(16, 1 << (k - 1).bit_length())
+        b = np.pad(b, ((0, 0), (0, blocks * length // 2 - b.shape[1]))).reshape(n, blocks, length // 2)
+        feeds = {"a": a, "b": b, "scale": scale, "zero": zero_point, "-": None, "bias": bias}
+        feeds = {name: array for name, array in feeds.items() if array is not None}
+        names = " ".join(name if name in feeds else "-" for name in ("a", "b", "scale", "zero", "-", "bias"))
+        how = (("K", k), ("N", n), ("bits", 4), ("block_size", length), ("domain", "com.microsoft"))
+        return run((("MatMulNBits", names, "y", how),), feeds, {"y": "a"}, constants)[0]
 
     return impl
 

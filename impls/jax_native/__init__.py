@@ -24,6 +24,7 @@ from .conv_transpose import (
 from .layout import LAYOUTS
 from .matmul import matmul, matmul_backward_a, matmul_backward_b
 from .matmul_grouped import matmul_grouped, matmul_grouped_backward_a, matmul_grouped_backward_b
+from .matmul_int4 import matmul_int4
 from .max_pool import max_pool_backward, max_pool_forward
 from .pool import avg_pool_backward, avg_pool_forward
 
@@ -160,6 +161,9 @@ def _register(name: str, device: str, platform: str, contract: Contract) -> Impl
         implementation.implements(kernel.__name__, dtypes=whole, layouts=layouts)(kernel)
         taken = layouts if kernel is not matmul_grouped_backward_a or device != "cpu" else layouts[:2]
         implementation.implements(kernel.__name__, dtypes=("bf16",), layouts=taken)(kernel)
+    implementation.implements("matmul_int4", dtypes=("fp32", "bf16", "fp16"), layouts=("nn", "nt", "tn", "tt"))(
+        matmul_int4
+    )
     implementation.differentiates("matmul")(matmul)
     implementation.differentiates("matmul_grouped")(matmul_grouped)
     for kernel in (conv_forward, conv_requantized):

@@ -11,7 +11,7 @@ import torch
 
 from conformance import Contract, Implementation, Unsupported, torch_arrays
 
-from . import activation, fused, grouped, matmul_grouped, matmul_scaled, variants
+from . import activation, fused, grouped, matmul_grouped, matmul_int4, matmul_scaled, variants
 from .contracts import EVERY_LAYOUT, HALVES, fields_on, overlapping, specials_on
 from .conv import conv_backward_data, conv_backward_weight, conv_forward, conv_forward_of_int8
 from .conv_bn import conv_bn_backward, conv_bn_forward, conv_bn_inference
@@ -148,6 +148,8 @@ torch_cpu.implements("matmul_scaled", dtypes=matmul_scaled.DTYPES, layouts=MATRI
     matmul_scaled.matmul_scaled
 )
 matmul_grouped.declare(torch_cpu, MATRICES)
+matmul_int4.declare(torch_cpu, packs=True)
+matmul_int4.declare(torch_cuda, packs=False)
 for implementation in (torch_cpu, torch_cuda):
     implementation.implements(
         "conv_requantized", dtypes=("int8", "uint8", "fp8_e4m3", "fp8_e5m2"), layouts=EVERY_LAYOUT, contract=Contract()

@@ -59,7 +59,7 @@ def _one_term_fewer(geometry: MatmulGeometry, request: Request) -> Request | Non
     return Request(request.inputs | {"b": b}, request.parameters) if geometry.c else None
 
 
-def _two_columns(geometry: MatmulGeometry, request: Request) -> Request | None:
+def two_columns(geometry: MatmulGeometry, request: Request) -> Request | None:
     """Give b's columns twice as many terms; None where there are none."""
     b = request.inputs["b"]
     return Request(request.inputs | {"b": np.concatenate([b, b], 1)}, request.parameters) if geometry.c else None
@@ -67,7 +67,7 @@ def _two_columns(geometry: MatmulGeometry, request: Request) -> Request | None:
 
 INNER_MISMATCH: dict[str, Spoil] = {
     "b with one term fewer than a": _one_term_fewer,
-    "b with twice the terms": _two_columns,
+    "b with twice the terms": two_columns,
 }
 
 

@@ -43,8 +43,14 @@ Change = Callable[[np.ndarray, Format], np.ndarray]
 
 
 def _reading(change: Change, *names: str) -> Run:
-    """Return the exact kernel, with inputs changed as they are read: those named, or else all of them."""
-    return on_inputs(lambda a: change(a.astype(np.float64), FORMATS[name_of(a.dtype)]).astype(a.dtype), *names)
+    """Return the exact kernel, with inputs changed as they are read: those named, or else all of them. Whole numbers
+    stay."""
+
+    def changed(a: np.ndarray) -> np.ndarray:
+        format = FORMATS.get(name_of(a.dtype))
+        return change(a.astype(np.float64), format).astype(a.dtype) if format else a
+
+    return on_inputs(changed, *names)
 
 
 def _writing(change: Change) -> Run:
