@@ -423,6 +423,10 @@ class Operator:
         """Return the arguments that a kernel must not read on this geometry; they are full of NaN."""
         return ()
 
+    def addends(self, geometry: Any) -> dict[str, int]:
+        """Return the arguments that are added to sums of products, by column, with the sign in which they are added."""
+        return {"bias": 1}
+
     def special(self, geometry: Any) -> tuple[Special, ...]:
         """Return the values of the special distribution: in the data NaN first, and infinity last."""
         dimensions = len(self.inputs(geometry)[self.data].shape)
