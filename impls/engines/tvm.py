@@ -1,6 +1,6 @@
 """TVM on the CPU: a Relax function for each problem, legalised, compiled for llvm and run by the Relax virtual machine.
 
-Convolution is relax.op.nn.conv2d, and a product is relax.op.matmul, with `out_dtype` fp32 (fp64; int32 of int8), rounded
+Convolution is relax.op.nn.conv2d, a product relax.op.matmul, with `out_dtype` fp32 (fp64; int32 of int8), rounded
 once at the end; batch norm is operations behind it. Backward-data is conv2d_transpose (NCHW only); gradients of filters
 and batch norm are relax.transform.Gradient of sum(y * dy), which takes no bf16; those of pooling are in relax.op.grad,
 without dilation. Averages have no divisor. A virtual machine keeps the frames of its calls, so that threads exclude one
