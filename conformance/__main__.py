@@ -9,7 +9,6 @@ if not sys.flags.safe_path:  # `python -m` looks in the current folder first, wh
     sys.path[:] = sys.path[1:]
 
 import argparse
-import difflib
 import gc
 import os
 import re
@@ -24,6 +23,7 @@ from typing import IO, Any, NoReturn, cast
 from conformance import __version__, import_path
 from conformance.exit_codes import ExitCode, meanings
 from conformance.interrupts import SIGNALS, Interrupt, handle_signals
+from conformance.meant import hint, near
 from conformance.streams import RunnerStream, is_obeyed
 
 sys.path[:] = AS_STARTED
@@ -78,6 +78,16 @@ class Parser(argparse.ArgumentParser):
         self.print_usage(sys.stderr)
         self.exit(ExitCode.UNUSABLE, f"{self.prog}: error: {message}\n")
 
+    def parse_intermixed_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
+        """Parse all words, and name the option that is meant by one that does not exist."""
+        parsed, left = self.parse_known_intermixed_args(args, namespace)
+        if left:
+            meant = hint(left[0].partition("=")[0], self._option_string_actions)
+            self.error(f"unrecognized arguments: {' '.join(left)}{meant}")
+        return parsed
+
 
 def _parser(names: Iterable[str]) -> Parser:
     """Return the parser of these commands."""
@@ -114,9 +124,9 @@ def _collecting_no_garbage() -> Iterator[None]:
 
 def _meant(words: Sequence[str]) -> str:
     """Return what to type instead, where the first word is no command."""
-    near = difflib.get_close_matches(words[0], FAMILIES, 1)
-    if near and not Path(words[0]).exists():
-        return f"did you mean {near[0]}?"
+    commands = near(words[0], FAMILIES)
+    if commands and not Path(words[0]).exists():
+        return f"did you mean {commands[0]}?"
     verb = "check" if re.match(r"(\w+ )?n\d", " ".join(words[1:])) else "run"
     meant = shlex.join(["conformance", verb, *words])
     return f"to verify a file or an implementation: {meant} (commands: conformance --help)"

@@ -26,15 +26,16 @@ _CHOICES = {
 __all__ = ["Contract", "ContractError"]
 
 _REQUANTIZED = ("conv_requantized", "matmul_requantized")
-_OF_FAMILIES = {"between": ("conv_bn",), "variance": ("conv_bn",), "ties": _REQUANTIZED,
-                "overflow": _REQUANTIZED, "stored": ("conv", "avg_pool", "matmul")}  # fmt: skip
+_FUSED = ("conv_bn", "conv_activation", "matmul_activation")
+_OF_FAMILIES = {"between": _FUSED, "variance": ("conv_bn",), "ties": _REQUANTIZED,
+                "overflow": _REQUANTIZED, "stored": ("conv", "avg_pool", "matmul", "gemm")}  # fmt: skip
 """Field -> beginnings of the names of the operators that it is about; others are about all."""
 _DATA: dict[str, type[Accumulator | Slices]] = {"accumulate": Accumulator, "inputs": Slices}
 """Fields that may be data with fields of their own -> the class."""
 NONFINITE = ("special", "nonfinite", "mixed")
 """Distributions with NaN or infinities among the inputs."""
 
-SLICED = ("conv", "conv_transpose", "matmul", "matmul_grouped")
+SLICED = ("conv", "conv_transpose", "matmul", "matmul_grouped", "gemm")
 """Families whose inputs may be cut into slices: their rows and columns are known."""
 PREFIX_SUMS = ("running-sums", "summed-area")
 """Algorithms of average pooling, and of nothing else."""
@@ -230,7 +231,7 @@ class Contract:
         them believes that the kernel does something which nobody looks at."""
         default = Contract()
         declared = [name for name in _OF_FAMILIES if getattr(self, name) != getattr(default, name)]
-        sliced = ("conv_forward", "conv_backward", "conv_transpose", "matmul")
+        sliced = ("conv_forward", "conv_backward", "conv_transpose", "matmul", "gemm")
         families = _OF_FAMILIES | {"algorithm": ("avg_pool",), "inputs": sliced}
         declared += ["algorithm"] if self.algorithm in PREFIX_SUMS else []
         declared += ["inputs"] if self.slices is not None else []

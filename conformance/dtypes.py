@@ -64,6 +64,7 @@ STORAGE: dict[str, np.dtype] = {
     "fp8_e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
     "fp8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
     "int8": np.dtype(np.int8),
+    "uint8": np.dtype(np.uint8),
     "int32": np.dtype(np.int32),
 }
 """The dtypes that tensors are stored in, by the name used everywhere in the suite."""
@@ -74,12 +75,15 @@ checks."""
 TRAINED = {"fp8_e5m2_e4m3": ("fp8_e5m2", "fp8_e4m3")}
 """Dtypes of gradients' problems with two formats -> that of the gradient, which needs range, and that of data and
 filters, which need precision (Micikevicius et al., "FP8 formats for deep learning", 2022, section 3)."""
-SUMS = {"fp8_e4m3": "fp32", "fp8_e5m2": "fp32", **dict.fromkeys(TRAINED, "fp32"), "int8": "int32"}
+FILTERS = {"uint8": "int8"}
+"""Dtypes of problems whose filters, or matrix b, have a format of their own -> that format. What ships in 8 bits has
+mostly activations without a sign beside signed weights."""
+SUMS = {"fp8_e4m3": "fp32", "fp8_e5m2": "fp32", **dict.fromkeys(TRAINED, "fp32"), "int8": "int32", "uint8": "int32"}
 """Dtypes of problems whose inputs have 8 bits -> dtype that sums of products, and tensors added to these, are stored
 in."""
 DECLARABLE = (*DTYPES, *SUMS)
 """Dtypes that a problem, or a kernel, can have."""
-WHOLE = frozenset({"int8", "int32"})
+WHOLE = frozenset({"int8", "uint8", "int32"})
 """Whole numbers: nothing is rounded, and results must be equal."""
 
 
@@ -102,6 +106,18 @@ def neighbours(values: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     return np.where(values < 0, outer, inner), np.where(values < 0, inner, outer)
 
 
+def ends(dtype: str) -> tuple[int, int]:
+    """Return the smallest and the largest number of a dtype of whole numbers."""
+    limits = np.iinfo(STORAGE[dtype])
+    return int(limits.min), int(limits.max)
+
+
+def middle(dtype: str) -> int:
+    """Return the number around which a dtype of whole numbers lies: 0, or 128 in 8 bits without a sign."""
+    low, high = ends(dtype)
+    return (low + high + 1) // 2
+
+
 def sums_of(dtype: str) -> str:
     """Return the dtype that a problem of `dtype` stores its results in."""
     return SUMS.get(dtype, dtype)
@@ -111,6 +127,15 @@ def ordinary(dtypes: Iterable[str]) -> tuple[str, ...]:
     """Return the dtypes that are in `DTYPES`; all of them if none is, since these were asked for."""
     given = tuple(dtypes)
     return tuple(name for name in given if name in DTYPES) or given
+
+
+def drawn_together(dtypes: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+    """Return the dtypes of an operator, `ordinary` ones if it has any, in parts that are drawn, or take turns, apart:
+    those with one format for all inputs, and each that has filters of its own. What the first are given is no other
+    because an operator has the second."""
+    taken = ordinary(dtypes)
+    alike = tuple(name for name in taken if name not in FILTERS)
+    return (*([alike] if alike else ()), *((name,) for name in taken if name in FILTERS))
 
 
 def name_of(dtype: np.dtype) -> str:

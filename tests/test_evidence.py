@@ -108,6 +108,10 @@ def test_where_strides_of_an_operand_are_ignored_is_said_by_the_cases_that_are_s
     stored = [one if one.status == "fail" else msgspec.structs.replace(one, causes=()) for one in stored]
     contiguous = run(lambda text, dtype: False)
     assert line([*stored, *contiguous]).startswith("fails where stride of H > 1: all 24 similar cases that meet this")
+    cropped = run(lambda text, dtype: False, storage="w:crop")
+    assert line([*stored, *contiguous, *cropped]).startswith("fails where w:strided and stride of H > 1: all 24"), (
+        "it ignores strides in one kind of view, and is right in another"
+    )
 
 
 def test_other_kinds_of_failure_are_no_evidence():

@@ -325,6 +325,12 @@ def test_results_that_are_right_alone_are_those_of_the_calls_that_a_check_shows_
     assert (merged.smallest, merged.cases, merged.attributed) == (check, 4, 3)
     (alone,) = group(wrongly, evidence)
     assert alone.text.endswith(ALONE)
+    # plans kept without a parameter were three kinds of failure, two of which passed when they were run alone
+    later = behaviour("calls_are_right_later", "wrong result (first call)", failure={"kind": "elements"})
+    (merged,) = group([check, later], RunEvidence([check, later]))
+    assert (merged.smallest, merged.cases, merged.attributed) == (check, 2, 1)
+    plainly = behaviour("calls_are_right_later", "wrong", failure={"kind": "elements", "on_plain": True})
+    assert len(group([check, plainly], RunEvidence([check, plainly]))) == 2
 
 
 def test_the_case_that_is_shown_tells_the_cause_from_others():

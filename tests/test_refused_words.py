@@ -26,6 +26,7 @@ RUN = {
     "right.py conv_forward": "conv_forward is an operator: give --operator conv_forward",
     # options that are none
     "right.py --nonsense": "usage: conformance run ",
+    "right.py --levle smoke": "error: unrecognized arguments: --levle smoke; did you mean --level?",
     "right.py --html=a": "or of a plugin; --report=DIR writes a page",
     "right.py --benchmark-only": "pytest --pyargs conformance.benchmarks --benchmark-only",
     "right.py -operator conv_forward": "of several letters has two dashes: --operator",

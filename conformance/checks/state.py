@@ -286,6 +286,8 @@ def _values(field: Field, value: Any) -> Iterator[Any]:
     """Yield other values of a parameter, near ones first."""
     if field.form in (FLAG, NEGATED_FLAG):
         yield not value
+    elif field.form.words:
+        yield from (word for word in field.form.words if word != value)
     elif field.attribute == "padding":
         yield tuple((after, before) for before, after in value)
         sides = ((0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (0, 2), (2, 2))

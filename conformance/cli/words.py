@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import re
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from conformance.engine.options import EVERYDAY, OPTIONS, RunOptions
 from conformance.execution.selection import SelectionError
 from conformance.exit_codes import meanings
 from conformance.implementations.devices import DEVICES
+from conformance.meant import hint
 from conformance.operators import OPERATORS
 from conformance.problems import descriptors
 from conformance.resources import IMPLS
@@ -153,7 +153,5 @@ def _file(word: str, problems: Sequence[str] | None) -> str:
     if word in OPERATORS:
         raise SelectionError(f"{word} is an operator: give --operator {word}")
     if name.endswith(".py"):
-        here = {path.name.lower(): path.name for path in Path().glob("*.py")}
-        near = difflib.get_close_matches(name.lower(), here, 1)
-        raise SelectionError(f"{name}: no such file" + (f"; did you mean {here[near[0]]}?" if near else ""))
+        raise SelectionError(f"{name}: no such file{hint(name, (path.name for path in Path().glob('*.py')))}")
     return word

@@ -94,10 +94,13 @@ class Literal(NamedTuple):
             return 2.05 if SAME_AXIS in self.name else 1.1 if rare else 1.0
         if self.least == self.most:
             return 1.2
+        several = 0.05 if "*" in self.name or self.name.startswith(COUNTS) else 0.0  # N >= 2 was called M*N >= 2
         if self.most is None:
-            return 1.3 if self.least == 2 else 1.5 if self.name == WIDER else 1.4  # more than one of something
+            return several + (
+                1.3 if self.least == 2 else 1.5 if self.name == WIDER else 1.4
+            )  # more than one of something
         small = SMALL_WINDOW if "window" in self.name else SMALL
-        return 1.9 if self.most <= small else 3.1
+        return several + (1.9 if self.most <= small else 3.1)
 
     def holds(self, traits: Traits) -> bool:
         """Return whether the literal holds for a case; a size that the case does not have is outside all limits."""

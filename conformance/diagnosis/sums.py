@@ -20,7 +20,7 @@ import numpy as np
 
 from conformance.contract import Contract
 from conformance.diagnosis.terms import ELEMENTS, MAX_WORK, Compute, TermPlan, planned, zero_points, zeros
-from conformance.dtypes import FORMATS, WHOLE
+from conformance.dtypes import FORMATS, WHOLE, ends
 from conformance.operators import Arrays, Workload
 
 SMALLEST_POWER = 5
@@ -96,11 +96,12 @@ def _of_formats(workload: Workload, dtype: str, plan: TermPlan, is_wrong: IsWron
 def _of_large_sums(workload: Workload, dtype: str, plan: TermPlan, is_wrong: IsWrong) -> str:
     """Return the largest sum of 8-bit products that is right, if a larger one is wrong."""
     extents = tuple(plan.axes.values())
-    terms, limits = int(np.prod(extents)), np.iinfo(dtype)
+    terms = int(np.prod(extents))
+    coded, selected = (ends(workload.inputs[name].stored_as(dtype)) for name in (plan.coded, plan.selected))
     zero, added = (zero_points(workload.geometry).get(name, 0) for name in (plan.coded, plan.selected))
-    largest = max((int(limits.max), int(limits.min)), key=lambda value: abs(value - zero))
+    largest = max(reversed(coded), key=lambda value: abs(value - zero))
     largest -= int(np.sign(largest - zero)) * ((largest - zero) % 2 == 0)
-    top = int(limits.max) - ((int(limits.max) - added) % 2 == 0)
+    top = selected[1] - ((selected[1] - added) % 2 == 0)
     product = (top - added) * abs(largest - zero)
     if product <= 0:
         return ""

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.dtypes import STORAGE
+from conformance.dtypes import FILTERS, STORAGE, WHOLE, ends
 from conformance.judge.judgement import AxisIndices
 from conformance.operators import Arrays, Geometry, Workload
 
@@ -254,9 +254,13 @@ def zero_points(geometry: Geometry) -> dict[str, int]:
 
 def _codes(geometry: Geometry, dtype: str) -> int:
     """Return how many elements can be told apart."""
-    if dtype != "int8":
+    if dtype not in WHOLE:
         return CODES.get(dtype, 0)
-    return (int(np.iinfo(dtype).max) - max(zero_points(geometry).values(), default=0)) // 2
+    points = zero_points(geometry)
+    above = ends(dtype)[1] - max(points.values(), default=0)
+    if dtype in FILTERS:  # which of the operands has the codes is not known here
+        above = min(above, ends(FILTERS[dtype])[1] - max(0, points.get("b", 0)))
+    return above // 2
 
 
 def _without_zero(geometry: Geometry, array: np.ndarray) -> np.ndarray:

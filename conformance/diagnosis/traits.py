@@ -212,8 +212,8 @@ def _of_product(geometry: Any) -> Traits:
 
 
 def _options(geometry: Any) -> set[str]:
-    """Return a feature for each option of the family, on or off, such as "no bias", and for each number that has a
-    default: "zero point of x not 0", or "epsilon 1e-5", which has its exponent."""
+    """Return a feature for each option of the family, on or off, such as "no bias", for each word, and for each number
+    that has a default: "zero point of x not 0", or "epsilon 1e-5", which has its exponent."""
     features = set[str]()
     for field in geometry.fields:
         value = field.of(geometry)
@@ -223,6 +223,7 @@ def _options(geometry: Any) -> set[str]:
             features.add(f"{_meaning(field)} is {str(bool(value)).lower()}")
         else:
             features.add(_meaning(field) if value else f"no {_meaning(field)}")
+    features |= {f"{_meaning(field)} {field.of(geometry)}" for field in geometry.fields if field.form.words}
     for field in (field for field in geometry.fields if field.form is DECIMAL):
         features |= _of_factor(_meaning(field), field.of(geometry))
     for field in _own(geometry):
@@ -306,6 +307,9 @@ def assigned(geometry: Any, name: str, value: object) -> str:
     factors = {field.role for field in geometry.fields if field.form is DECIMAL}
     if name in factors and isinstance(value, int):
         value = DECIMAL.show(value / PARTS)
+    words = {field.role: field.form.words for field in geometry.fields if field.form.words}
+    if name in words and isinstance(value, int):
+        value = words[name][value]
     return f"with {parameter(geometry, name)} = {bool(value) if name in flags else value}"
 
 

@@ -69,6 +69,7 @@ class Where:
     outside    number of other cases, of which `elsewhere` fail: they have another condition
     smallest   the smallest failing case that it holds for
     nearest    a passing case that differs from that one in one parameter; `differs` is such as "with stride of W = 1"
+    storage    the operand and its kind of storage that these cases need to fail, such as b:transposed; may be empty
     """
 
     condition: Condition
@@ -79,9 +80,10 @@ class Where:
     smallest: Tried
     nearest: Tried | None = None
     differs: str = ""
+    storage: str = ""
 
     def __str__(self) -> str:
-        return " and ".join(map(str, self.condition))
+        return " and ".join(filter(None, (self.storage, *map(str, self.condition))))
 
     def is_supported(self, share: float) -> bool:
         """Tell if enough cases fail for the number of literals, and at least this share of all cases."""

@@ -243,17 +243,17 @@ def chosen(
         resolved = replace(resolved, origin="drawn")  # a check of pairs of problems then begins with it
     family = FAMILIES[resolved.geometry.family]
     require_known("dtype", [dtype], OPERATORS[operator].dtypes if operator in OPERATORS else DECLARABLE)
+    try:
+        storage = written(parse(storage))
+    except StorageError as error:
+        raise SelectionError(f"storage {error}") from None
     if distribution is None:
-        distribution = usual_distribution(resolved.geometry.family, dtype)
+        distribution = usual_distribution(resolved.geometry.family, dtype, storage)
     if distribution == BEHAVIOUR and not behaviour:
         raise SelectionError("distribution behaviour: is of checks, see `conformance check --check`")
     if distribution == TRAINING:
         raise SelectionError("distribution training: is verified by `conformance run` only")
     require_known("distribution", [distribution], (*DISTRIBUTIONS, BEHAVIOUR))
-    try:
-        storage = written(parse(storage))
-    except StorageError as error:
-        raise SelectionError(f"storage {error}") from None
     require_known("method", [method], METHODS)
     if not isinstance(seed, int) or not 0 <= seed < 10**18:
         raise SelectionError(f"seed {seed!r}: must be a whole number from 0 to 10^18 - 1")

@@ -10,6 +10,7 @@ from itertools import combinations
 from operator import or_
 from typing import Any
 
+from conformance.dtypes import FILTERS
 from conformance.execution.invocation import require_storage
 from conformance.execution.remote import Condition
 from conformance.failure import Undeclared
@@ -120,12 +121,16 @@ def candidates(
     declared: Declared, problems: Iterable[Problem], wants: Wanted = lambda dtype, layout: True
 ) -> dict[int, list[Path]]:
     """Return the programs that an implementation takes and that kernels may choose a path for, small ones first, by
-    their number of dimensions: two before others.
+    their number of dimensions: two before others. Problems of which tables have only cases in dtypes with filters of
+    their own are for kernels that declare one of these.
 
     A case whose predicate raises is included; running the case reports the error.
     """
     operator = declared.operator
-    ranked = [problem for problem in problems if _is_small(operator, problem.geometry)]
+    dtypes = {dtype for dtype, _ in declared.pairs}
+    takes_filters = not dtypes.isdisjoint(FILTERS)
+    listed = (p for p in problems if takes_filters or not p.variants or {v.dtype for v in p.variants} - FILTERS.keys())
+    ranked = [problem for problem in listed if _is_small(operator, problem.geometry)]
     ranked.sort(key=lambda problem: (_is_thin(problem.geometry), OPERATORS[operator].on(problem.geometry).bytes(1)))
     ranks = sorted(EVERY_RANK, key=lambda rank: (rank != 2, rank))
     return {rank: _taken(declared, [p for p in ranked if p.geometry.rank == rank], wants) for rank in ranks}

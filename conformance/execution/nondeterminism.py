@@ -28,6 +28,7 @@ DIFFERS = "results differ from call to call"
 """Words with which the reason of a NondeterminismError begins."""
 
 ALIKE_IN_MEMORY = "alike in all calls on the same memory: is something kept by the address of {}?"
+UNNOTICED = "other numbers of {} in the same memory are not noticed: is something kept by its address?"
 MARK = 0x3F
 """Byte of which numbers of every format are near 1, so that a result to which one is added is another number."""
 BLOCKS = 16
@@ -56,17 +57,17 @@ class DifferingCalls:
     """Calls on the same inputs that gave different results, at least one of them wrong.
 
     `farthest` is the largest difference of an element from the first call's; infinite if only one of the two is a
-    number. `by_memory` names the input on whose place in memory the results depend; "an input" if it is none alone.
+    number. `why` says what a kernel seems to keep by the address of an input; it is empty if nothing shows that.
     """
 
     count: int = 1
     wrong: int = 1
     farthest: float = 0.0
-    by_memory: str = ""
+    why: str = ""
 
     def __str__(self) -> str:
         by = f", by up to {self.farthest:.3g}" if math.isfinite(self.farthest) else ""
-        why = f"; {ALIKE_IN_MEMORY.format(self.by_memory)}" if self.by_memory else ""
+        why = f"; {self.why}" if self.why else ""
         return f"{DIFFERS}: wrong in {self.wrong} of {self.count} calls on the same inputs{by}{why}"
 
 
@@ -112,8 +113,33 @@ def differing_calls(
         names = invocation.workload.operator.arguments
         if _alike_in_memory(invocation, inputs, range(len(names))):
             alone = (name for place, name in enumerate(names) if _alike_in_memory(invocation, inputs, (place,)))
-            calls.by_memory = next(alone, "an input")
+            calls.why = ALIKE_IN_MEMORY.format(next(alone, "an input"))
+    if not calls.why and (name := unnoticed(invocation, inputs)):
+        calls.why = UNNOTICED.format(name)
     return calls
+
+
+def unnoticed(invocation: Invocation, inputs: Arrays) -> str:
+    """Return the first input of which other numbers in the same memory leave the results as they were, though in new
+    memory they change them; empty if there is none. A cache by address is stale then, and right in most calls: only
+    where freed memory is used again does an earlier call's number lie in it."""
+    flipped = {name: np.ascontiguousarray(np.flip(array)) for name, array in inputs.items()}
+    try:
+        for place, (name, other) in enumerate(
+            zip(invocation.workload.operator.arguments, invocation.stored(flipped), strict=True)
+        ):
+            if other is None:
+                continue
+            native, _ = invocation.laid_out(inputs)
+            before = invocation.outputs(invocation.call(native))
+            if not invocation.bridge.overwrite(native[place], other):
+                continue
+            after = invocation.outputs(invocation.call(native))
+            if _alike(before, after) and _differs_in_new_memory(invocation, {**inputs, name: flipped[name]}, before):
+                return name
+    except (Crash, Exception):
+        return ""
+    return ""
 
 
 def never_written(
@@ -168,7 +194,19 @@ def _alike_in_memory(invocation: Invocation, inputs: Arrays, kept: Collection[in
             del native, operands
     except (Crash, Exception):
         return False
-    return all(_farthest(again[name], array) == 0 for again in results[1:] for name, array in results[0].items())
+    return all(_alike(results[0], again) for again in results[1:])
+
+
+def _differs_in_new_memory(invocation: Invocation, inputs: Arrays, before: Arrays) -> bool:
+    """Return whether a call gives other results than `before`. All inputs are kept: what is freed and allocated again
+    has an address that the kernel may know from an earlier call."""
+    kept = list[Any]()
+    for _ in range(CALLS):
+        native, _ = invocation.laid_out(inputs)
+        kept.append(native)
+        if not _alike(before, invocation.outputs(invocation.call(native))):
+            return True
+    return False
 
 
 def _called_again(invocation: Invocation, inputs: Arrays) -> Arrays | None:
@@ -192,6 +230,10 @@ def _same(again: Arrays, outputs: Arrays, exact: Arrays | None) -> bool:
         _farthest(again[name], array) <= (0.0 if exact is None else EXPLAINED * _farthest(array, exact[name]))
         for name, array in outputs.items()
     )
+
+
+def _alike(first: Arrays, second: Arrays) -> bool:
+    return all(_farthest(second[name], array) == 0 for name, array in first.items())
 
 
 def _farthest(first: np.ndarray, second: np.ndarray) -> float:

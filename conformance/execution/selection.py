@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,6 +12,7 @@ from conformance.execution.process import SECONDS
 from conformance.implementations.devices import DEVICES
 from conformance.implementations.registry import discover
 from conformance.layouts import LAYOUTS, NAMES, layouts_of, rank_of
+from conformance.meant import hint
 from conformance.operators import OPERATORS, takes
 from conformance.problems import PROBLEMS, Problem, Variant, at_level, of_family
 from conformance.problems.case import Case
@@ -146,8 +146,4 @@ def require_known(option: str, values: Sequence[str], choices: Iterable[str]) ->
     names = sorted(choices)
     for value in values:
         if value not in names:
-            # two letters in another order first: difflib likes nhcw better for ncw
-            alike = [name for name in names if sorted(name) == sorted(value)]
-            near = alike[:3] or difflib.get_close_matches(value, names, 1)
-            hint = f"; did you mean {' or '.join(near)}?" if near else "."
-            raise SelectionError(f"{option} {value}: unknown{hint} Choices: {', '.join(names)}")
+            raise SelectionError(f"{option} {value}: unknown{hint(value, names) or '.'} Choices: {', '.join(names)}")

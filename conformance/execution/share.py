@@ -29,7 +29,7 @@ LONGEST_SPAN = 1 << 20
 """Longest span of sums in an exact reference on natural inputs, for slices of at least 16 bits."""
 SMALL = 1 << 16
 """Most elements of a problem that is run on a distribution which the rows have on no problem that a kernel takes."""
-OF_EIGHT_BITS = 24
+BESIDE_OTHERS = 24
 """Problems of ordinary dtypes that a kernel of 8 bits alone, beside others, is run on."""
 
 TAIL = Brought(
@@ -166,7 +166,7 @@ def share(
         further = (
             _further(declared, rows[:usual], pairs, met),
             _absorbed(declared, rows[:usual], pairs),
-            _of_eight_bits(declared, rows[:usual], wants),
+            _beside_others(declared, rows[:usual], wants),
         )
         for place, variant in chain(*further):
             bring(place, variant)
@@ -351,7 +351,7 @@ def _further(
         yield from islice(suited, 1)
 
 
-def _of_eight_bits(
+def _beside_others(
     declared: Declared, rows: Sequence[Row], wants: Callable[[str, str], bool]
 ) -> Iterator[tuple[int, Variant]]:
     """Yield the first problems for each kernel of 8 bits alone beside others of ordinary dtypes: it is a function of
@@ -365,7 +365,7 @@ def _of_eight_bits(
         pairs = [pair for pair in product(kernel.dtypes, kernel.layouts) if wants(*pair)]
         names, chosen = set[str](), 0
         for place, (problem, variants) in enumerate(rows):
-            if chosen == OF_EIGHT_BITS:
+            if chosen == BESIDE_OTHERS:
                 break
             if problem.name in names or offered[problem.name] & {*pairs}:
                 continue

@@ -19,10 +19,12 @@ from conformance.diagnosis.diagnose import affordable, diagnose, diagnose_shapes
 from conformance.execution import storage_causes, usage
 from conformance.execution.invocation import Invocation, MismatchedError, fill_freed_memory
 from conformance.execution.nondeterminism import (
+    UNNOTICED,
     AnotherCallError,
     NondeterminismError,
     differing_calls,
     never_written,
+    unnoticed,
     wrong_calls,
 )
 from conformance.execution.refusals import note_computed, require_refusal_of_all
@@ -212,8 +214,9 @@ def explained(
 def require_right_every_time(
     trial: Trial, verdict: Verdict, invocation: Invocation, expected: Expected, tensors: Tensors, contract: Contract
 ) -> None:
-    """Raise KernelFailure if more calls are wrong: a kernel that is wrong in one call of three may be right in the
-    first. Results and judgements become those of the first wrong call."""
+    """Raise KernelFailure if more calls are wrong, or would be on other numbers in the same memory: a kernel that is
+    wrong in one call of three may be right in the first. Then results and judgements become those of the first wrong
+    call."""
     right = tensors.outputs
 
     def passes(again: Arrays) -> bool:
@@ -225,6 +228,7 @@ def require_right_every_time(
     try:
         with verdict.timed("diagnosis"):
             calls = wrong_calls(invocation, expected.inputs, passes)
+            kept = "" if calls else unnoticed(invocation, expected.inputs)
     except AnotherCallError as error:
         raise KernelFailure(str(error), error.failure) from None
     if calls is not None:
@@ -232,3 +236,6 @@ def require_right_every_time(
         with explaining(trial.id, lambda line, _: lines.append(line)):
             lines, failure = told("differs", [judgement for judgement in verdict.judgements if not judgement.passed])
         raise NondeterminismError("\n".join([str(calls), *lines]), failure.below(1))
+    if kept:
+        what = UNNOTICED.format(kept)
+        raise BehaviourError(what, Failure(kind="differs", message=what))

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Never
 
 from conformance import layouts as memory
 from conformance import storage
@@ -20,6 +20,7 @@ from conformance.implementations.bridges.numpy import numpy_arrays
 from conformance.implementations.devices import DEVICES, Unavailable, elsewhere, require
 from conformance.implementations.errors import described
 from conformance.implementations.vocabulary import vocabulary
+from conformance.meant import hint
 
 if TYPE_CHECKING:
     from conformance.implementations.source_files import SourceFiles
@@ -262,12 +263,13 @@ class Implementation:
 
     def implements(
         self,
-        operator: str,
+        operator: str = "",
         *,
         dtypes: Sequence[str] = ("fp32",),
         layouts: Sequence[str] | Mapping[str, str] = (),
         when: Predicate | None = None,
         contract: Contract | None = None,
+        **unknown: Never,
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Offer a function as the kernel of `operator` for these dtypes and layouts, where `when(geometry)` holds.
         Without `layouts`, it takes `nchw`, and a matrix product `nn`.
@@ -276,8 +278,13 @@ class Implementation:
         (`*, stride, padding`). Stack the decorator to declare another contract for some of the dtypes. A mapping of
         `layouts` names orders of axes of one's own: `{"mine": "chwn"}`, with groups `{"ours": "ghwcn"}`.
         """
-        if callable(operator):
+        for word in unknown:
+            options = ("operator", "dtypes", "layouts", "when", "contract")
+            raise ImplementationError(f"implements takes no {word}, but {', '.join(options)}{hint(word, options)}")
+        if callable(operator) or not operator:
             raise ImplementationError('implements needs the operator: @acme.implements("conv_forward")')
+        if when is not None and not callable(when):
+            raise ImplementationError(f"when={when!r}: must be a function of a problem, as in when=lambda p: p.n == 1")
         _known("operator", [operator], vocabulary().operators)
         _known("dtypes", dtypes, DECLARABLE)
         names = vocabulary().operators[operator]
@@ -544,7 +551,9 @@ def _known(field_name: str, values: Sequence[str], choices: Any) -> None:
         raise ImplementationError(f"{field_name}={values!r}: must be a tuple, such as ({values!r},)")
     for value in values:
         if value not in choices:
-            raise ImplementationError(f"{field_name}: {value!r} is not one of {', '.join(choices)}")
+            raise ImplementationError(
+                f"{field_name}: {value!r} is not one of {', '.join(choices)}{hint(value, choices)}"
+            )
 
 
 def _keywords(function: Callable[..., Any], operator: str) -> tuple[str, ...]:
@@ -560,7 +569,7 @@ def _keywords(function: Callable[..., Any], operator: str) -> tuple[str, ...]:
         return (*keywords, *(name for name in capabilities if name in (*keyword_only, *beyond)))
     name = getattr(function, "__name__", type(function).__name__)  # a functools.partial has none
     for word in {*keyword_only} - {*allowed}:
-        raise ImplementationError(f"{name} has a keyword parameter {word!r}; {passed}")
+        raise ImplementationError(f"{name} has a keyword parameter {word!r}{hint(word, allowed) or ';'} {passed}")
     if not hasattr(function, "__wrapped__"):  # else it is the signature of the function that a decorator wraps
         try:
             signature.bind(*arguments, **dict.fromkeys((*keyword_only, *beyond)))

@@ -18,6 +18,7 @@ small     the smallest normal numbers in the data, in the other factor and in th
 codes     every number of an 8-bit format; each result is one of them
 absorbed  a large term, its negative at the other end of each sum, and small ones that a short accumulator loses
 close     for maxima: numbers that differ in their last two bits
+bent      fixed, scaled so that sums lie where activations bend: another activation, or an approximation of it
 scales    8-bit results over their whole range and beyond, by scales that need all 24 bits of fp32
 ties      8-bit results half way between two integers, by scales that are powers of two; sums are exact in fp32
 cancelled int8: sums beyond 2^24, most of which the bias cancels
@@ -34,6 +35,7 @@ import numpy as np
 
 from conformance.dtypes import FORMATS, STORAGE, SUMS
 from conformance.inputs.absorbed import absorbed
+from conformance.inputs.bent import bent
 from conformance.inputs.drawing import LARGEST_INTEGER, Recipe, fixed, fixed_point_bits, held, integer, room
 from conformance.inputs.extreme_distributions import close, large, mixed, nonfinite, range_, small, subnormal
 from conformance.inputs.natural import natural
@@ -41,7 +43,7 @@ from conformance.inputs.normalised import scaled, shifted, with_scales
 from conformance.inputs.requantized import cancelled, scales, ties
 from conformance.inputs.stream import term_bits
 from conformance.operators import Arrays
-from conformance.operators.sparse import elements_of, windows_of
+from conformance.operators.sparse import beside_powers
 
 
 def _impulse(recipe: Recipe) -> Arrays:
@@ -125,33 +127,16 @@ def sparse_places(recipe: Recipe) -> dict[str, np.ndarray]:
     They lie beside powers of two in NCHW and in NHWC, both of the tensor itself and, through each tap, of the image on
     the other side of the window; further positions are drawn at random.
     """
-    geometry = recipe.workload.geometry
-    places_of = {}
-    for name, tensor in recipe.workload.inputs.items():
+    workload, places_of = recipe.workload, {}
+    reached = workload.operator.reached(workload.geometry)
+    for name, tensor in workload.inputs.items():
         if tensor.size <= SPARSE:
             places_of[name] = np.arange(tensor.size)
             continue
         drawn = np.array(recipe.stream(f"{name} places").below(tensor.size, 64))
-        places = [_beside_powers(tensor.shape), drawn]
-        if name == recipe.workload.operator.data:
-            read, mirror = tensor == geometry.x, getattr(geometry, "mirror", None)
-            ways = (windows_of, elements_of) if mirror else (elements_of, windows_of)
-            other, links = (geometry.y, ways[0]) if read else (geometry.x, ways[1])
-            n, c, *pixel = np.unravel_index(_beside_powers(other.shape), other.shape)
-            for _, place, exists in links(mirror or geometry, pixel):
-                index = (n, c % tensor.shape[1], *place)
-                places.append(np.ravel_multi_index(index, tensor.shape, "clip")[exists])
+        places = [beside_powers(tensor.shape), drawn, *([reached[name]] if name in reached else [])]
         places_of[name] = np.unique(np.concatenate(places))
     return places_of
-
-
-def _beside_powers(shape: tuple[int, ...]) -> np.ndarray:
-    """Return flat positions [N, C, H, W] at both ends and beside powers of two, counted in NCHW and in NHWC."""
-    size = math.prod(shape)
-    powers = [(1 << bits) + step for bits in range(8, size.bit_length() + 1) for step in (-1, 0, 1)]
-    linear = np.array([place for place in (0, 1, 2, size - 3, size - 2, size - 1, *powers) if 0 <= place < size])
-    n, *pixel, c = np.unravel_index(linear, (shape[0], *shape[2:], shape[1]))
-    return np.union1d(linear, np.ravel_multi_index((n, c, *pixel), shape))
 
 
 def _sparse(recipe: Recipe) -> Arrays:
@@ -184,6 +169,7 @@ DISTRIBUTIONS: dict[str, Callable[[Recipe], Arrays]] = {
     "scaled": scaled,
     "shifted": shifted,
     "close": close,
+    "bent": bent,
     "scales": scales,
     "ties": ties,
     "cancelled": cancelled,

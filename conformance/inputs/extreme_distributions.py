@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from conformance.dtypes import FORMATS, STORAGE, WHOLE
+from conformance.dtypes import FORMATS, STORAGE, WHOLE, ends, name_of
 from conformance.inputs.drawing import LARGEST_INTEGER, Recipe, fixed, integer, largest_integer, room
 from conformance.inputs.normalised import ranged
 from conformance.inputs.stream import term_bits
@@ -19,10 +19,10 @@ FP64_POWER = 400
 
 
 def nonfinite(recipe: Recipe) -> Arrays:
-    """Draw -1, 0, 1 with the values of `Operator.nonfinite`, which complement the values of `special`. For batch
-    normalisation, draw fractions, because a few integers may have a variance of zero."""
+    """Draw -1, 0, 1 with the values of `Operator.nonfinite`, which complement the values of `special`. For results that
+    are not whole numbers, draw fractions: in batch normalisation a few integers may have a variance of zero."""
     workload, operator = recipe.workload, recipe.workload.operator
-    if workload.errors.propagate is not None:
+    if workload.errors.propagate is not None and not workload.errors.exact_on_integers:
         inputs = fixed(recipe)
     else:
         inputs, density = {}, {operator.data: min(1.0, room(recipe) / 4 / recipe.terms)}
@@ -106,18 +106,19 @@ def large(recipe: Recipe) -> Arrays:
 def _near_the_ends(recipe: Recipe) -> Arrays:
     """Draw inputs whose results are near the ends of 32 bits, of both signs, and never beyond.
 
-    Nine in ten numbers of data and filters are -128, the number furthest from zero; the others are drawn. Every second
-    filter is negated, -128 to 127. The bias leaves just enough room for the sums.
+    Nine in ten numbers of data and filters are -128, or 255 without a sign, the number furthest from zero; the others
+    are drawn. Every second filter is negated, -128 to 127. The bias leaves just enough room for the sums.
     """
-    operator, inputs = recipe.workload.operator, integer(recipe)
+    operator, inputs, largest = recipe.workload.operator, integer(recipe), 1
     for name in (operator.data, operator.operand):
-        most = np.iinfo(inputs[name].dtype).min
+        most = max(ends(name_of(inputs[name].dtype)), key=abs)
+        largest *= abs(most)
         drawn = np.array(recipe.stream(f"{name} others").below(10, inputs[name].size)).reshape(inputs[name].shape)
         inputs[name] = np.where(drawn == 0, inputs[name], most).astype(inputs[name].dtype)
     filters = np.moveaxis(inputs[operator.operand], operator.free_axis, 0)
     filters[1::2] = np.maximum(filters[1::2], -127) * -1
     if "bias" in inputs:
-        room = 2**31 - 1 - recipe.terms * 2**14
+        room = 2**31 - 1 - recipe.terms * largest
         bias = room - np.abs(recipe.stream("room").integers(inputs["bias"].shape, 2**10, np.dtype(np.int32)))
         inputs["bias"] = np.where(np.arange(len(bias)) % 4 < 2, bias, -bias).astype(np.int32)
     return inputs

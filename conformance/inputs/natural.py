@@ -18,7 +18,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from conformance.dtypes import FORMATS, STORAGE, WHOLE
+from conformance.dtypes import FORMATS, STORAGE, WHOLE, ends, middle
 from conformance.inputs.drawing import Recipe
 from conformance.inputs.requantized import with_scale
 from conformance.inputs.stream import Law
@@ -86,13 +86,14 @@ def _darkness(recipe: Recipe, name: str, shape: tuple[int, ...], binades: int) -
 
 
 def _whole(recipe: Recipe, name: str, tensor: Tensor) -> np.ndarray:
-    """Draw integers of a normal law, like quantised weights and activations, and biases of their sums."""
+    """Draw integers of a normal law, like quantised weights and activations, and biases of their sums: around the
+    middle of a format without a sign."""
     deviation = DEVIATION**2 * math.sqrt(recipe.terms) if tensor.sums else DEVIATION
     law = law_of(normal, "fp32")
     drawn = recipe.stream(f"{name} {normal.__name__}").numbers(tensor.shape, law)
-    dtype = STORAGE[tensor.stored_as(recipe.dtype)]
-    ends = np.iinfo(dtype)
-    return np.clip(np.rint(drawn * deviation), ends.min, ends.max).astype(dtype)
+    stored = tensor.stored_as(recipe.dtype)
+    whole: np.ndarray = np.clip(np.rint(drawn * deviation) + middle(stored), *ends(stored))
+    return whole.astype(STORAGE[stored])
 
 
 def normal(size: float) -> float:

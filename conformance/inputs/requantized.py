@@ -11,11 +11,10 @@ import math
 
 import numpy as np
 
-from conformance.dtypes import FORMATS, STORAGE, WHOLE
+from conformance.dtypes import FORMATS, STORAGE, WHOLE, ends, middle
 from conformance.inputs.drawing import FIXED_POINT_BITS, Recipe, held
 from conformance.operators import Arrays
 from conformance.operators.requantized import Requantized
-from conformance.operators.requantized_geometry import HIGHEST, LOWEST
 
 INT8_POWERS = (5, 6, 33, 4, 24, 7)
 """Half of a filter's results are larger than half of 2^power. 24: beyond 2^22, up to which adding a large number in
@@ -55,7 +54,7 @@ def with_scale(recipe: Recipe, inputs: Arrays, significand: np.ndarray) -> Array
 
 
 def _codes_or_fractions(recipe: Recipe) -> Arrays:
-    """Draw both operands: all numbers of int8, or fractions that fp8 holds."""
+    """Draw both operands: all numbers of 8 bits, or fractions that fp8 holds."""
     inputs, bits = {}, FIXED_POINT_BITS.get(recipe.dtype, 0)
     operator, dtypes = recipe.workload.operator, _stored(recipe)
     for name in (operator.data, operator.operand):
@@ -86,16 +85,17 @@ def scales(recipe: Recipe) -> Arrays:
 
 def ties(recipe: Recipe) -> Arrays:
     """Draw an operand of -1, 0 and 1 around its zero point, so that sums have few bits below the result's last one:
-    many results are ties. In int8 the scale is at most 1/2, otherwise there would be no ties."""
+    many results are ties. In whole numbers the scale is at most 1/2, otherwise there would be no ties."""
     dtypes, tensors, operator = _stored(recipe), recipe.workload.inputs, recipe.workload.operator
     data, operand, whole = operator.data, operator.operand, recipe.dtype in WHOLE
     x, point = recipe.stream(data), recipe.workload.geometry.zero_points.get(operand, 0)
     drawn = recipe.stream(operand).ternary(tensors[operand].shape, 0.5, dtypes[operand])
+    low, high = ends(tensors[operand].stored_as(recipe.dtype)) if whole else (-1, 1)
     inputs = {
         data: x.codes(tensors[data].shape, dtypes[data])
         if whole
         else x.integers(tensors[data].shape, held(recipe), dtypes[data]),
-        operand: np.clip(drawn.astype(np.int16) + point, LOWEST, HIGHEST).astype(dtypes[operand]) if point else drawn,
+        operand: np.clip(drawn.astype(np.int16) + point, low, high).astype(dtypes[operand]) if point else drawn,
     }
     inputs = _with_bias(recipe, inputs, math.isqrt(recipe.terms) * (64 if whole else held(recipe)))
     inputs = with_scale(recipe, inputs, np.full(tensors["scale"].shape, 0.5))
@@ -103,13 +103,14 @@ def ties(recipe: Recipe) -> Arrays:
 
 
 def cancelled(recipe: Recipe) -> Arrays:
-    """Draw numbers close to the largest magnitude (half of x has it), so that sums are nearly as large as possible;
-    every other filter is all -128, of which two products exceed 16 bits. The bias cancels a filter's median, so that
-    few bits are left. Filters are smaller where sums of magnitudes could exceed 32 bits."""
+    """Draw numbers furthest from the zero point (half of x is at an end of its format), so that sums are nearly as
+    large as possible; every other filter is all -128, of which two products exceed 16 bits. The bias cancels a filter's
+    median, so that few bits are left. Filters are smaller where sums of magnitudes could exceed 32 bits."""
     g, inputs, operator = recipe.workload.geometry, _codes_or_fractions(recipe), recipe.workload.operator
     data, operand = operator.data, operator.operand
-    far = 127 - np.where(inputs[data] & 16, inputs[data] & 15, 0).astype(np.int8)
-    inputs[data] = far if g.zero_points[data] < 0 else ~far
+    (low, high), inside = ends(recipe.dtype), np.where(inputs[data] & 16, inputs[data] & 15, 0)
+    far = high - inside if g.zero_points[data] < middle(recipe.dtype) else low + inside
+    inputs[data] = far.astype(inputs[data].dtype)
     within = min(127, -(-recipe.terms >> 16))
     inputs[operand] = (127 - (inputs[operand] & 3)) // within
     inputs[operand][1::2] = ~(127 // within)

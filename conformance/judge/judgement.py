@@ -508,7 +508,9 @@ def _worst(output: Output, index: tuple[np.intp, ...], bound: float) -> Worst:
         axis = _batch_axis(output)
         product, place[axis] = divmod(place[axis], output.actual.shape[axis] // output.batch)
         place.insert(0, product)
-    return Worst(tuple(place), float(output.actual[index]), float(output.reference[index]), bound)
+    reference = float(output.reference[index])
+    number = int if np.issubdtype(output.actual.dtype, np.integer) and reference.is_integer() else float
+    return Worst(tuple(place), number(output.actual[index]), number(reference), bound)
 
 
 def _batch_axis(output: Output) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
-from conformance.dtypes import DTYPES, STORAGE, TRAINED, sums_of
+from conformance.dtypes import DTYPES, FILTERS, STORAGE, TRAINED, sums_of
 from conformance.layouts import B, Y
 from conformance.operators.spatial import unpadded
 
@@ -88,6 +88,8 @@ class Tensor:
         """Return the dtype of this tensor in a problem of `dtype`."""
         if self.sums:
             return sums_of(dtype)
+        if self.is_filter and dtype in FILTERS:
+            return FILTERS[dtype]
         if dtype in TRAINED:
             return TRAINED[dtype][0 if self.is_gradient else 1]
         return "fp32" if self.wide and dtype not in ("fp32", "fp64") else dtype
@@ -426,6 +428,13 @@ class Operator:
     def addends(self, geometry: Any) -> dict[str, int]:
         """Return the arguments that are added to sums of products, by column, with the sign in which they are added."""
         return {"bias": 1}
+
+    def reached(self, geometry: Any) -> dict[str, np.ndarray]:
+        """Return positions in inputs that are not zero on the sparse distribution, so that results beside powers of two
+        are not zero."""
+        from conformance.operators.sparse import through_windows
+
+        return through_windows(geometry, self.data, self.inputs(geometry)[self.data])
 
     def special(self, geometry: Any) -> tuple[Special, ...]:
         """Return the values of the special distribution: in the data NaN first, and infinity last."""

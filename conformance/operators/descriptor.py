@@ -1,7 +1,8 @@
 """Problem descriptors: `n4 c64 h56 w56 k64 r3 s3 u2 p1 g1`, short enough to type and stable enough to be a key.
 
-A field is a letter and a value. Values of the spatial axes may differ: `u2x1` is stride 2 over rows and 1 over
-columns, `p0:1x2:0` pads 0 rows above, 1 below, 2 columns left and none right. Fields at their default are left out.
+A field is a letter and a value: a number, or a word behind a colon (`act:relu`). Values of the spatial axes may differ:
+`u2x1` is stride 2 over rows and 1 over columns, `p0:1x2:0` pads 0 rows above, 1 below, 2 columns left and none right.
+Fields at their default are left out.
 
 A problem has as many spatial axes as its image and window have letters: `w` and `s`; `h w` and `r s`; `d h w` and
 `t r s`, where dilation, otherwise `d`, is `dil`.
@@ -17,7 +18,7 @@ from typing import Any, ClassVar, Self
 
 from conformance.operators.spatial import IMAGE, RANKS, WINDOW, GeometryError
 
-_WORD = re.compile(r"([a-z]+)(-?[0-9][0-9x:.]*)")
+_WORD = re.compile(r"([a-z]+)(-?[0-9][0-9x:.]*|:[a-z0-9_]+)")
 MAX_WORD, MAX_DIGITS = 80, 18
 """Largest number of characters of a field (at most four numbers), and of digits of a number, which then fits in 64
 bits. Python refuses to read or to print a number of more than 4,300 digits."""
@@ -27,12 +28,14 @@ _REQUIRED = object()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Form:
-    """Syntax of the value of a field; `hint` describes it in an error message."""
+    """Syntax of the value of a field; `hint` describes it in an error message. `words` are the values of a field that
+    has one of several words."""
 
     pattern: re.Pattern[str]
     hint: str
     read: Callable[[re.Match[str]], Any]
     show: Callable[[Any], str]
+    words: tuple[str, ...] = ()
 
 
 NUMBER = Form(re.compile(r"-?\d+"), "one whole number", lambda match: int(match[0]), str)
@@ -46,6 +49,12 @@ DECIMAL = Form(
 )
 FLAG = Form(re.compile("[01]"), "{0}0 or {0}1", lambda match: match[0] == "1", lambda value: str(int(value)))
 NEGATED_FLAG = Form(FLAG.pattern, FLAG.hint, lambda match: match[0] == "0", lambda value: str(int(not value)))
+
+
+def one_of(words: Sequence[str]) -> Form:
+    """Return the form of a field whose value is a word behind a colon, as `act:relu`."""
+    hint = f"one of {', '.join(f'{{0}}:{word}' for word in words)}"
+    return Form(re.compile(f":(?:{'|'.join(words)})"), hint, lambda match: match[0][1:], ":{}".format, tuple(words))
 
 
 def _every_axis(rank: int, number: str) -> re.Pattern[str]:

@@ -88,6 +88,45 @@ def divided(a: Double, by: float | np.ndarray) -> Double:
     return high, rest - (high - quotient)
 
 
+def multiplied(a: Double, b: Double) -> Double:
+    """Return a * b, correct to about 2^-102."""
+    product, error = two_product(a[0], b[0])
+    rest = error + (a[0] * b[1] + a[1] * b[0])
+    high = product + rest
+    return high, rest - (high - product)
+
+
+def inverse(a: Double) -> Double:
+    """Return 1 / a, correct to about 2^-102."""
+    quotient = 1 / a[0]
+    product, error = two_product(quotient, a[0])
+    rest = ((1 - product) - error - quotient * a[1]) * quotient
+    high = quotient + rest
+    return high, rest - (high - quotient)
+
+
+LN2 = 0.6931471805599453, 2.3190468138462996e-17
+"""The natural logarithm of 2."""
+_HALVINGS, _TERMS = 8, 10
+
+
+def exponential(a: Double) -> Double:
+    """Return e^a for a from -1000 to 0, correct to about 2^-94: the nearest power of two, and the series of the rest,
+    divided by 2^8 and squared as often."""
+    power = np.rint(a[0] / LN2[0])
+    product, error = two_product(power, np.full_like(power, LN2[0]))
+    rest = added(a, (-product, -(error + power * LN2[1])))
+    step = np.ldexp(rest[0], -_HALVINGS), np.ldexp(rest[1], -_HALVINGS)
+    unit = np.ones_like(power), np.zeros_like(power)
+    result = unit
+    for term in range(_TERMS, 0, -1):
+        result = added(unit, divided(multiplied(result, step), float(term)))
+    for _ in range(_HALVINGS):
+        result = multiplied(result, result)
+    exponent = power.astype(int)
+    return np.ldexp(result[0], exponent), np.ldexp(result[1], exponent)
+
+
 def width(array: np.ndarray) -> int:
     """Count the bits from the highest to the lowest bit set in any element: the width of fixed-point data."""
     finite = array[np.isfinite(array) & (array != 0)]

@@ -29,9 +29,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from conformance.dtypes import FP32, STORAGE, SUMS, TRAINED, WHOLE, name_of
+from conformance.dtypes import FP32, STORAGE, SUMS, TRAINED, WHOLE, ends, name_of
 from conformance.operators.base import Arithmetic, Arrays, ErrorModel, Given, Interval, Operator, Tensor
-from conformance.operators.requantized_geometry import HIGHEST, LOWEST
 
 
 class Requantized(Operator):
@@ -92,7 +91,7 @@ class Requantized(Operator):
         return {"y": y.astype(dtype)}
 
     def magnitude(self, geometry: Any, inputs: Given, dtype: Any = np.float64) -> Arrays:
-        """Return the exact sums and, except for int8, the scale of their rounding errors, always in float64."""
+        """Return the exact sums and, except for whole numbers, the scale of their rounding errors, in float64."""
         is_whole = self.dtype_of(inputs) in WHOLE
         s2 = {} if is_whole else self.linear.magnitude(geometry, self.centred(geometry, inputs))
         return {"sums": self.sums(geometry, inputs), **s2}
@@ -106,7 +105,7 @@ def _enclosed(
     dtype, exact = operator.dtype_of(inputs), magnitude["sums"]
     scale = operator.along(geometry, inputs["scale"].astype(np.float64))
     if dtype in WHOLE and arithmetic.ties == "gemmlowp":
-        y = np.clip(fixed_point(exact, scale) + geometry.y_zero_point, LOWEST, HIGHEST)
+        y = np.clip(fixed_point(exact, scale) + geometry.y_zero_point, *ends(dtype))
         return {"y": (y, y)}
     product, before, u = exact * scale, np.zeros_like(exact), FP32.unit_roundoff
     if dtype not in WHOLE:
@@ -170,7 +169,7 @@ def stored(
     (Micikevicius et al. 2022, table 2; OCP 8-bit floating point specification, 2023, section 5.2). NaN stays NaN.
     """
     if dtype in WHOLE:
-        return np.clip(TIES[ties](values) + zero_point, LOWEST, HIGHEST)
+        return np.clip(TIES[ties](values) + zero_point, *ends(dtype))
     if saturates:
         values = np.clip(values, -LARGEST[dtype], LARGEST[dtype])
     return values.astype(np.float32).astype(STORAGE[dtype]).astype(np.float64)

@@ -3,12 +3,13 @@ kernel's process may import geometries but no references: see `conformance.worke
 
 from __future__ import annotations
 
-from conformance.dtypes import WHOLE
+from typing import ClassVar
+
+from conformance.dtypes import FILTERS, WHOLE, ends
 from conformance.operators.descriptor import Described, Field
 from conformance.operators.spatial import GeometryError
 
-LOWEST, HIGHEST = -128, 127
-"""Range of int8."""
+LOWEST, HIGHEST = ends("int8")
 _SUFFIX = "_zero_point"
 
 
@@ -18,7 +19,10 @@ def zero_point(tensor: str) -> Field:
 
 
 class ZeroPoints(Described):
-    """A geometry with zero points, which are 0 in fp8."""
+    """A geometry with zero points, which are 0 in fp8. `weights` names the operand that has signed zero points in every
+    dtype."""
+
+    weights: ClassVar[str] = ""
 
     @property
     def zero_points(self) -> dict[str, int]:
@@ -27,11 +31,20 @@ class ZeroPoints(Described):
         return {name.removesuffix(_SUFFIX): getattr(self, name) for name in names}
 
     def check_zero_points(self) -> None:
-        """Raise GeometryError for a zero point that int8 does not hold."""
+        """Raise GeometryError for a zero point that no format of its tensor holds."""
         for tensor, value in self.zero_points.items():
-            if not LOWEST <= value <= HIGHEST:
-                raise GeometryError(f"z{tensor} is {value}; a zero point is from {LOWEST} to {HIGHEST}")
+            formats = [self.ends_of(tensor, dtype) for dtype in ("int8", *FILTERS)]
+            least, most = min(low for low, _ in formats), max(high for _, high in formats)
+            if not least <= value <= most:
+                raise GeometryError(f"z{tensor} is {value}; a zero point is from {least} to {most}")
+
+    def ends_of(self, tensor: str, dtype: str) -> tuple[int, int]:
+        """Return the smallest and the largest number of a tensor in a problem of whole numbers."""
+        return ends(FILTERS.get(dtype, dtype) if tensor == self.weights else dtype)
 
     def exists_in(self, dtype: str) -> bool:
-        """Return whether the problem exists in a dtype: only integers may have zero points other than 0."""
-        return dtype in WHOLE or not any(self.zero_points.values())
+        """Return whether the problem exists in a dtype: zero points are numbers of their tensors, and 0 in fp8."""
+        if dtype not in WHOLE:
+            return not any(self.zero_points.values())
+        ranges = ((value, self.ends_of(tensor, dtype)) for tensor, value in self.zero_points.items())
+        return all(low <= value <= high for value, (low, high) in ranges)

@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from conformance.dtypes import FORMATS, STORAGE, name_of
+from conformance.dtypes import FORMATS, STORAGE, ends, name_of
 from conformance.operators.base import Arrays, Operator
 from conformance.operators.mistakes import Compute, InapplicableError
 from conformance.operators.requantized import LARGEST, TIES, stored
 from conformance.operators.requantized_geometry import HIGHEST, LOWEST
 from conformance.operators.requantized_steps import Change, Store, Storing, exactly, saturated, wrapped
 
-WHOLE_NUMBERS, FP8 = frozenset({"int8"}), frozenset(LARGEST)
+SIGNED, UNSIGNED, FP8 = frozenset({"int8"}), frozenset({"uint8"}), frozenset(LARGEST)
+WHOLE_NUMBERS = SIGNED | UNSIGNED
 
 
 def with_steps(steps: type[Storing], dtypes: frozenset[str] = WHOLE_NUMBERS | FP8, **changed: Any) -> Compute:
@@ -30,19 +31,36 @@ def with_steps(steps: type[Storing], dtypes: frozenset[str] = WHOLE_NUMBERS | FP
     return compute
 
 
+def as_signed(code: Any) -> Any:
+    """Read numbers of 8 bits without a sign as if they had one."""
+    return code - 256 * (code > HIGHEST)
+
+
+def negated(point: int) -> int:
+    """Return the negative of a zero point. Raises InapplicableError for -128, which stays as it is in int8."""
+    if point == LOWEST:
+        raise InapplicableError
+    return -point
+
+
 def moved(by: Callable[[Any], int]) -> Store:
     return lambda g, values, dtype: stored(values, dtype, by(g))
 
 
 def _saturated_first(g: Any, values: np.ndarray, dtype: str) -> np.ndarray:
-    whole: np.ndarray = np.clip(np.rint(values), LOWEST, HIGHEST)
+    whole: np.ndarray = np.clip(np.rint(values), *ends(dtype))
     return whole + g.y_zero_point
 
 
 def _in_32_bits(g: Any, values: np.ndarray, dtype: str) -> np.ndarray:
     """Convert to 32 bits as x86 does: every number that is too large becomes -2^31."""
     whole = np.where(np.abs(values) < 2.0**31, np.rint(values), -(2.0**31))
-    return np.clip(whole + g.y_zero_point, LOWEST, HIGHEST)
+    return np.clip(whole + g.y_zero_point, *ends(dtype))
+
+
+def _offset_late(g: Any, values: np.ndarray, dtype: str) -> np.ndarray:
+    """Saturate in int8 what has the zero point of uint8 already, and then move it to uint8."""
+    return np.clip(np.rint(values) + g.y_zero_point, LOWEST, HIGHEST) - LOWEST
 
 
 OF_WHOLE: dict[str, Store] = {
@@ -55,7 +73,7 @@ OF_WHOLE: dict[str, Store] = {
     "ties rounded down": saturated(lambda values: -TIES["up"](-values)),
     "ties rounded toward zero": saturated(lambda values: np.copysign(-TIES["up"](-np.abs(values)), values)),
     "rounded after the zero point of y is added": lambda g, values, dtype: np.clip(
-        np.rint(values + g.y_zero_point), LOWEST, HIGHEST
+        np.rint(values + g.y_zero_point), *ends(dtype)
     ),
     "wraps around at 8 bits instead of saturating": lambda g, values, dtype: np.rint(values) + g.y_zero_point,
     "wraps around at the upper end instead of saturating": saturated(np.rint, high=np.inf),
@@ -63,15 +81,33 @@ OF_WHOLE: dict[str, Store] = {
     "wraps around at 32 bits before it saturates": _in_32_bits,
     "saturates at -127": saturated(np.rint, low=-HIGHEST),
     "saturates at 126": saturated(np.rint, high=HIGHEST - 1),
-    "saturates at 0 and 127": saturated(np.rint, low=0),
+    "saturates at 0 and 127": saturated(np.rint, low=0, high=HIGHEST),
     "saturates at 0 and 255": saturated(np.rint, low=0, high=255),
     "saturates before the zero point of y is added": lambda g, values, dtype: np.clip(
-        _saturated_first(g, values, dtype), LOWEST, HIGHEST
+        _saturated_first(g, values, dtype), *ends(dtype)
     ),
     "saturates before the zero point of y is added, which wraps around": _saturated_first,
     "zero point of y added twice": moved(lambda g: 2 * g.y_zero_point),
     "zero point of y read as unsigned": moved(lambda g: g.y_zero_point % 256),
+    "saturates at 1": saturated(np.rint, low=1),
+    "saturates at 254": saturated(np.rint, high=254),
+    "saturates at -128 and 127, stored as unsigned": saturated(np.rint, low=LOWEST, high=HIGHEST),
+    "saturates at -128 and 127, then 128 is added": _offset_late,
+    "zero point of y read as signed": moved(lambda g: as_signed(g.y_zero_point)),
 }
+_SIGNED_ALONE = {"saturates at -127", "saturates at 126", "saturates at 0 and 255", "zero point of y read as unsigned"}
+_UNSIGNED_ALONE = {
+    "saturates at 1",
+    "saturates at 254",
+    "saturates at -128 and 127, stored as unsigned",
+    "saturates at -128 and 127, then 128 is added",
+    "zero point of y read as signed",
+}
+
+
+def formats_of(name: str) -> frozenset[str]:
+    """Return the formats of whole numbers in which a step of `OF_WHOLE` is a mistake of this name."""
+    return SIGNED if name in _SIGNED_ALONE else UNSIGNED if name in _UNSIGNED_ALONE else WHOLE_NUMBERS
 
 
 def _flushed(g: Any, values: np.ndarray, dtype: str) -> np.ndarray:

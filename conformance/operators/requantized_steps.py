@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from conformance.dtypes import STORAGE, WHOLE
+from conformance.dtypes import STORAGE, WHOLE, ends
 from conformance.operators.base import Arrays, Operator
 from conformance.operators.requantized import stored
-from conformance.operators.requantized_geometry import HIGHEST, LOWEST
 
 Change = Callable[[np.ndarray], np.ndarray]
 Scaled = Callable[[Any, np.ndarray, np.ndarray], np.ndarray]
@@ -33,9 +32,15 @@ def as_defined(g: Any, values: np.ndarray, dtype: str) -> np.ndarray:
     return stored(values, dtype, g.y_zero_point)
 
 
-def saturated(rounding: Change, low: float = LOWEST, high: float = HIGHEST) -> Store:
-    """Return the step that rounds with `rounding`, adds the zero point of y, and saturates at `low` and `high`."""
-    return lambda g, values, dtype: np.clip(rounding(values) + g.y_zero_point, low, high)
+def saturated(rounding: Change, low: float | None = None, high: float | None = None) -> Store:
+    """Return the step that rounds with `rounding`, adds the zero point of y, and saturates at `low` and `high`, by
+    default the ends of the results' format."""
+
+    def store(g: Any, values: np.ndarray, dtype: str) -> np.ndarray:
+        least, most = ends(dtype)
+        return np.clip(rounding(values) + g.y_zero_point, least if low is None else low, most if high is None else high)
+
+    return store
 
 
 def not_saturated(g: Any, values: np.ndarray, dtype: str) -> np.ndarray:
@@ -76,7 +81,23 @@ class Storing:
         if g.bias:
             sums = self.with_bias(sums, bias, scale)
         values = self.stored(g, self.late(self.scaled(g, sums, scale), bias), dtype)
-        return {"y": (wrapped(values) if dtype in WHOLE else values).astype(STORAGE[dtype])}
+        return {"y": (kept(values, dtype) if dtype in WHOLE else values).astype(STORAGE[dtype])}
+
+
+def pairs_saturated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return a[G, M, KS] b[G, KS, T] where the sum of two successive products saturates at 16 bits, as that of
+    vpmaddubsw does: bytes without a sign times bytes with one."""
+    total = np.zeros((*a.shape[:2], b.shape[2]))
+    for first in range(0, a.shape[2], 2):
+        both = slice(first, first + 2)
+        total += np.clip(a[..., both] @ b[:, both], -(2.0**15), 2.0**15 - 1)
+    return total
+
+
+def kept(values: np.ndarray, dtype: str) -> np.ndarray:
+    """Keep the last bits of whole numbers, as many as a dtype has."""
+    low, high = ends(dtype)
+    return (values - low) % (high - low + 1) + low
 
 
 def wrapped(values: np.ndarray, width: int = 8) -> np.ndarray:

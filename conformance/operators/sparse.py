@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from conformance.operators.base import Arrays, Workload
+from conformance.operators.base import Arrays, Tensor, Workload
 
 Places = Mapping[str, np.ndarray]
 """Input -> flat positions, in canonical order, of the elements that may be nonzero."""
@@ -45,6 +46,48 @@ def elements_of(g: Any, place: Place) -> Iterator[Link]:
 def within(place: Place, exists: np.ndarray) -> tuple[np.ndarray, ...]:
     """Return the places that exist."""
     return tuple(position[exists] for position in place)
+
+
+def beside_powers(shape: tuple[int, ...]) -> np.ndarray:
+    """Return flat positions [N, C, H, W] at both ends and beside powers of two, counted in NCHW and in NHWC; of a
+    matrix, by rows and by columns."""
+    size = math.prod(shape)
+    powers = [(1 << bits) + step for bits in range(8, size.bit_length() + 1) for step in (-1, 0, 1)]
+    linear = np.array([place for place in (0, 1, 2, size - 3, size - 2, size - 1, *powers) if 0 <= place < size])
+    if len(shape) == 2:
+        columns, rows = np.divmod(linear, shape[0])
+        return np.union1d(linear, rows * shape[1] + columns)
+    n, *pixel, c = np.unravel_index(linear, (shape[0], *shape[2:], shape[1]))
+    return np.union1d(linear, np.ravel_multi_index((n, c, *pixel), shape))
+
+
+def through_windows(geometry: Any, name: str, tensor: Tensor) -> dict[str, np.ndarray]:
+    """Return positions of the input `name` that a window joins with an element beside a power of two of the image on
+    the other side."""
+    read, mirror = tensor == geometry.x, getattr(geometry, "mirror", None)
+    ways = (windows_of, elements_of) if mirror else (elements_of, windows_of)
+    other, links = (geometry.y, ways[0]) if read else (geometry.x, ways[1])
+    n, c, *pixel = np.unravel_index(beside_powers(other.shape), other.shape)
+    places = []
+    for _, place, exists in links(mirror or geometry, pixel):
+        index = (n, c % tensor.shape[1], *place)
+        places.append(np.ravel_multi_index(index, tensor.shape, "clip")[exists])
+    return {name: np.concatenate(places)}
+
+
+def joined(
+    first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the places in two lists, and the products of their values, of all pairs that have the same key: the
+    elements of two matrices that are multiplied. A list is keys and values."""
+    (keys, values), (sought, factors) = first, second
+    order = np.argsort(sought, kind="stable")
+    begin, end = (np.searchsorted(sought[order], keys, side) for side in ("left", "right"))
+    counts = end - begin
+    place = np.repeat(np.arange(len(keys)), counts)
+    within_run = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    partner = order[np.repeat(begin, counts) + within_run]
+    return place, partner, values[place] * factors[partner]
 
 
 def nonzero(workload: Workload, inputs: Arrays, places: Places) -> dict[str, Nonzero]:

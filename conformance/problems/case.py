@@ -75,7 +75,10 @@ class Case:
             raise CaseError(f"{seed!r}: the seed must be a whole number from 0 to 10^18 - 1")
         values["seed"] = int(seed)
         case = cls(
-            **_usual(problem, values.get("dtype", "fp32"), values["operator"], "check" in values) | values,
+            **_usual(
+                problem, values.get("dtype", "fp32"), values["operator"], "check" in values, values.get("storage", "")
+            )
+            | values,
             problem=problem,
         )
         case.require_one_result()
@@ -94,7 +97,7 @@ class Case:
     def words(self, *, operator: bool = True) -> list[str]:
         """Return the arguments, after the kernel, of the command that repeats the case. Options with their usual value
         are left out, and the operator unless `operator`."""
-        usual = _usual(self.problem, self.dtype, self.operator, bool(self.check))
+        usual = _usual(self.problem, self.dtype, self.operator, bool(self.check), self.storage)
         arguments = [self.problem]
         for field in fields(self)[2:] if not operator else (fields(self)[0], *fields(self)[2:]):
             value = getattr(self, field.name)
@@ -147,7 +150,8 @@ class Case:
         except StorageError as error:
             raise CaseError(f"storage {error}") from None
         if not applies(self.distribution, self.dtype, self.storage):
-            what = "values repeat; give distribution='integer', or 'scaled' for conv_bn"
+            choices = ", ".join(name for name in distributions if applies(name, self.dtype, self.storage))
+            what = f"values repeat, and {self.distribution} inputs do not. Distributions: {choices or 'none'}"
             raise CaseError(f"storage {self.storage}: {what}")
         if not suits:
             operands = ", ".join(operator.inputs(geometry))
@@ -155,15 +159,15 @@ class Case:
             raise CaseError(f"storage {self.storage}: {what}")
 
 
-def _usual(problem: str, dtype: str, operator: str, is_check: bool) -> dict[str, str]:
+def _usual(problem: str, dtype: str, operator: str, is_check: bool, storage: str) -> dict[str, str]:
     """Return the usual values of options, which are left out when a case is written."""
     if operator == TRAINING:
         return {"dtype": "fp32", "layout": "nchw", "distribution": TRAINING}
     try:
         geometry = _geometry(problem)
-    except GeometryError:  # reported by `require_one_result`
+        distribution = BEHAVIOUR if is_check else usual_distribution(geometry.family, dtype, storage)
+    except (GeometryError, StorageError):  # reported by `require_one_result`
         return {"dtype": "fp32", "layout": "nchw", "distribution": "fixed"}
-    distribution = BEHAVIOUR if is_check else usual_distribution(geometry.family, dtype)
     return {"dtype": "fp32", "layout": layouts_of(geometry.rank)[0], "distribution": distribution}
 
 

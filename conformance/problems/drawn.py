@@ -16,7 +16,7 @@ from functools import cache
 from itertools import chain, product, starmap, tee
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from conformance.dtypes import ordinary
+from conformance.dtypes import drawn_together
 from conformance.layouts import arranged, is_optional, layouts_of
 from conformance.operators import FAMILIES, OPERATORS, Geometry, GeometryError
 from conformance.operators.spatial import IMAGE, WINDOW, spans
@@ -83,6 +83,8 @@ SPECIAL = {
     "sn": (0, 1, 1, 5, 32),
     "sk": (0, 0, 7, 16, 32),
     "pow": (0, 0, 1),
+    "act": (1, 2, 3, 4, 5, 0),
+    "res": (0, 1, 1),
 }
 """Options of a family, and the values that they are drawn from."""
 
@@ -333,6 +335,7 @@ def _changes(geometry: Any) -> tuple[Any, list[list[dict[str, Any]]]]:
     extents = zip(geometry.size, spans(geometry), strict=True)
     small = replace(geometry, n=2, size=tuple(min(extent, span + NEAR_EXTENT) for extent, span in extents))
     changes: list[list[dict[str, Any]]] = []
+    words = {field.attribute: field.form.words for field in small.fields if field.form.words}
     if getattr(small, "groups", 1) == small.c > 1:
         changes.append([dict.fromkeys(("c", "k", "groups"), small.c + 1)])
     for name in (field.name for field in fields(small) if field.init):
@@ -340,6 +343,8 @@ def _changes(geometry: Any) -> tuple[Any, list[list[dict[str, Any]]]]:
         if name == "ceil_mode":  # also with outputs that ceil mode adds: otherwise it has no effect
             longer = tuple(extent + 1 for extent in small.size)
             changes.append([{name: not value}, {name: True, "size": longer}])
+        elif name in words:
+            changes.append([{name: word} for word in words[name] if word != value])
         elif isinstance(value, bool):
             changes.append([{name: not value}])
         elif isinstance(value, int):
@@ -362,6 +367,11 @@ def _changes_of_product(geometry: Any) -> tuple[Any, list[list[dict[str, Any]]]]
     changes += [[{name: (size + 1) * batch}, {name: 2 * size * batch}] for name, size in whole.items()]
     changes += [[{"groups": more} | {name: size * more for name, size in whole.items()} for more in (batch + 1, 1)]]
     changes += [[{name: not value}] for name, value in vars(small).items() if isinstance(value, bool)]
+    changes += [
+        [{field.attribute: word} for word in field.form.words if word != field.of(small)]
+        for field in small.fields
+        if field.form.words
+    ]
     changes += [[{f"{tensor}_zero_point": point + 1}] for tensor, point in getattr(small, "zero_points", {}).items()]
     return small, changes
 
@@ -391,8 +401,11 @@ def _candidates(operator: str, seed: str, rank: int, count: int) -> Iterator[tup
             continue
         taken.add(best.descriptor)
         coverage.add(features(best))
-        formats = [*product(ordinary(OPERATORS[operator].dtypes), layouts_of(rank))]
-        formats = dice.sample(formats, len(formats))
-        offered = (Variant(d, layout, distribution(family, d, dice.choice)) for d, layout in formats)
+        offered: list[Variant] = []
+        for part, dtypes in enumerate(drawn_together(OPERATORS[operator].dtypes)):
+            thrown = dice if not part else random.Random(f"{seed} {best.descriptor} {dtypes}")
+            formats = [*product(dtypes, layouts_of(rank))]
+            formats = thrown.sample(formats, len(formats))
+            offered += [Variant(d, layout, distribution(family, d, thrown.choice)) for d, layout in formats]
         variants = tuple(variant for variant in offered if variant.suits(operator, best))
         yield unlisted(best, "drawn", "standard", variants), variants

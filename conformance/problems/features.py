@@ -204,11 +204,17 @@ def is_large(geometry: Any) -> bool:
 
 
 def options(geometry: Any) -> dict[str, bool]:
-    """Return for each option of the family, such as bias, ceil mode or a divisor, whether it is not at its default."""
+    """Return for each option of the family, such as bias, ceil mode or a divisor, whether it is not at its default; and
+    for each word of an option, whether it is that word."""
     option_fields = (
         f for f in geometry.fields if f.role not in SHARED and f.axis is None and f.attribute != "dilation"
     )
-    return {f.meaning.split(" (")[0]: f.of(geometry) != f.default_for(vars(geometry)) for f in option_fields}
+    is_set: dict[str, bool] = {}
+    for f in option_fields:
+        name, value, default = f.meaning.split(" (")[0], f.of(geometry), f.default_for(vars(geometry))
+        is_set |= {f"{name} {word}": value == word for word in f.form.words if word != default}
+        is_set |= {} if f.form.words else {name: value != default}
+    return is_set
 
 
 def _on_axes(geometry: Any) -> set[str]:

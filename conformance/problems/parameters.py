@@ -2,7 +2,8 @@
 
 A name is the letter of a convolution's descriptor, followed by an index if the field has several numbers: `u0 u1` are
 the strides, `p0 p1 p2 p3` the padding above, below, left and right. `c` and `k` are counted within a group, so that
-every number of groups fits. 0 stands for an absent divisor. A factor is counted in parts of 1.
+every number of groups fits. 0 stands for an absent divisor. A factor is counted in parts of 1. A
+word stands for its place among those of its field.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 
 from conformance.operators import FAMILIES
 from conformance.operators.descriptor import DECIMAL, EXTENTS, FLAG, NEGATED_FLAG, PARTS, SIDES, Field, rank_of
-from conformance.operators.spatial import RESULT
+from conformance.operators.spatial import RESULT, GeometryError
 from conformance.problems.table import Variant
 
 Parameters = dict[str, int]
@@ -41,6 +42,8 @@ def _simplest(field: Field) -> int:
         return 0
     if field.form is DECIMAL:
         return int(field.default * PARTS)
+    if field.form.words:
+        return field.form.words.index(field.default)
     return int(field.default) if isinstance(field.default, int) else field.least
 
 
@@ -62,6 +65,8 @@ def parameters(geometry: Any) -> Parameters:
             parts = [side for sides in value for side in sides]
         if field.form is DECIMAL:
             parts = [value * PARTS]
+        if field.form.words:
+            parts = [field.form.words.index(value)]
         values |= zip(_names(field, geometry.rank), (int(part or 0) for part in parts), strict=True)
     for field in geometry.fields if "g" in values else ():
         if field.role in "ck" and not field.per_group:
@@ -81,6 +86,10 @@ def geometry(family: str, parameters: Mapping[str, int]) -> Any:
             value = bool(value)
         elif field.form is DECIMAL:
             value /= PARTS
+        elif field.form.words:
+            if not 0 <= value < len(field.form.words):
+                raise GeometryError(f"{field.letter} has {len(field.form.words)} words; there is no word {value}")
+            value = field.form.words[value]
         elif rank and field.form is EXTENTS[rank]:
             value = tuple(parts)
         elif rank and field.form is SIDES[rank]:

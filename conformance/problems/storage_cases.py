@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import count, cycle, product
 
-from conformance.dtypes import DTYPES, ordinary
+from conformance.dtypes import DTYPES, drawn_together
 from conformance.layouts import layouts_of
 from conformance.operators import FAMILIES, Operator
 from conformance.problems.table import Problem, Variant, applies, exact_distribution, usual_distribution
@@ -71,8 +71,9 @@ def with_storage(family: str, problems: Iterable[Problem]) -> tuple[Problem, ...
             if text := written(dict.fromkeys(fitting, kind)):
                 extra[name][Variant(dtype, layout, exact if repeats(text) else "fixed", text)] = None
     for operator, (rank, names) in product(operators, storages.once.items()):
-        for name, variant in _once(operator, [by_name[name] for name in names], rank):
-            extra[name][variant] = None
+        for dtypes in drawn_together(operator.dtypes):
+            for name, variant in _once(operator, dtypes, [by_name[name] for name in names], rank):
+                extra[name][variant] = None
     for name, grouped in storages.grouped.items():
         extra[name] |= dict.fromkeys(_grouped(grouped, by_name[name].geometry.rank))
     return tuple(
@@ -117,10 +118,12 @@ def _rows(operator: Operator, problems: list[Problem]) -> Iterator[tuple[str, Va
             yield from row(("bf16", layouts[1]), {operand: kind})
 
 
-def _once(operator: Operator, problems: list[Problem], rank: int) -> Iterator[tuple[str, Variant]]:
+def _once(
+    operator: Operator, dtypes: Iterable[str], problems: list[Problem], rank: int
+) -> Iterator[tuple[str, Variant]]:
     """Yield names of problems with variants for one operator: every kind once, and in each case different kinds."""
     kinds_in_turn = (*VIEWS, *ALONE)
-    turns = zip(cycle(problems), cycle(product(ordinary(operator.dtypes), layouts_of(rank))), strict=False)
+    turns = zip(cycle(problems), cycle(product(dtypes, layouts_of(rank))), strict=False)
     for step in range(len(kinds_in_turn) + len(PAGES)):
         problem, (dtype, layout) = next(turns)
         here = operator.inputs(problem.geometry)

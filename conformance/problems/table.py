@@ -32,7 +32,8 @@ def unlisted(geometry: Geometry, origin: Origin, level: str, variants: tuple[Var
 def is_huge(geometry: Any) -> bool:
     """Tell whether a problem is so large that its inputs are drawn sparse."""
     has_rules = all(operator.sparse for operator in FAMILIES[geometry.family].operators)
-    return has_rules and max(geometry.x.size, geometry.y.size) >= HUGE
+    tensors = geometry.x, geometry.y, getattr(geometry, "filter", geometry.y)
+    return has_rules and max(tensor.size for tensor in tensors) >= HUGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +106,13 @@ def applies(distribution: str, dtype: str, storage: str = "") -> bool:
     return not (distribution in ("wide", "absorbed") and dtype == "fp64")
 
 
-def usual_distribution(family: str, dtype: str) -> str:
-    """Return the default distribution of a case: `fixed`, or the family's first one that exists in the dtype."""
+def usual_distribution(family: str, dtype: str, storage: str = "") -> str:
+    """Return the default distribution of a case: `fixed`, or the family's first one that exists in the dtype. Where
+    operands repeat their values, it is `exact_distribution`. Raises StorageError."""
     names = FAMILIES[family].distributions
-    return next(name for name in ("fixed", *names) if name in names and applies(name, dtype))
+    first = exact_distribution(family) if repeats(storage) else "fixed"
+    usual = (name for name in (first, *names) if name in names and applies(name, dtype, storage))
+    return next(usual, names[0])
 
 
 def exact_distribution(family: str) -> str:

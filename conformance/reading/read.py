@@ -124,7 +124,7 @@ def read(operator: Operator, dtype: str, problem: Problem) -> Reading:
         return sums
 
     if not adds(operator):
-        reading.nothing = "it has no sums of products, and no averages"
+        reading.nothing = "its results are neither sums of products nor averages"
     elif dtype in WHOLE and not isinstance(operator, Requantized):
         reading.nothing = "sums of whole numbers are exact in every order"
     elif (sums := sums_of("terms")) is None:

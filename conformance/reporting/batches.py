@@ -10,8 +10,8 @@ from conformance.results.schema import BatchInvariance
 
 HEADS = ("implementation", "operator", "declared", "same bits", "other bits (ulps)")
 NOTE = (
-    "whether the bits of an image are the same alone, at another place of its batch and beside other images, in each "
-    "dtype; ulps: the largest difference, which is large where a sum cancels"
+    "whether the bits of an image, or of a row of a matrix product, are the same alone, at another place of its batch "
+    "and beside others, in each dtype; ulps: the largest difference, which is large where a sum cancels"
 )
 
 Findings = Mapping[tuple[str, str], Mapping[str, list[BatchInvariance]]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -23,7 +24,9 @@ from conformance.reporting.failures import (
     is_deciding,
     is_not_run,
     is_wrong,
+    kinds_of_storage,
     signature,
+    stored_so,
 )
 from conformance.results.schema import Record
 
@@ -116,6 +119,8 @@ class RunEvidence:
         passed = [record for record in self._passed[_place(first)] if is_deciding(record) or not confused(first)]
         with self.explaining(f"{first.implementation} {first.operator} on {first.descriptor!r}"):
             conditions = where(_comparable(failing, passed), runs, OF_CHECKS if first.check else TRIES)
+            storage = _storage_needed(failing, passed)
+            conditions = [replace(condition, storage=storage) for condition in conditions]
         return conditions if sum(condition.fails for condition in conditions) >= FEWEST else []
 
 
@@ -153,6 +158,16 @@ def _telling(records: Sequence[Record]) -> list[Record]:
         for record in records
         if _place(record) == _place(first) and by_storage(record) == by_storage(first) and not is_not_run(record)
     ]
+
+
+def _storage_needed(failing: Sequence[Record], passed: Sequence[Record]) -> str:
+    """Return the operand and the kind of storage that is the cause of all failures, if the operand passes in others."""
+    pairs = {pair for record in failing for pair in stored_so(record)}
+    if len(pairs) != 1:
+        return ""
+    ((operand, kind),) = pairs
+    passing_kinds = {kinds_of_storage(record).get(operand, kind) for record in passed} - {kind}
+    return f"{operand}:{kind}" if passing_kinds else ""
 
 
 def _comparable(failing: Sequence[Record], passed: Sequence[Record]) -> Iterator[Tried]:

@@ -44,6 +44,11 @@ def confused(record: Record) -> tuple[str, ...]:
     return (record.failure and record.failure.confused) or ()
 
 
+def is_after_calls(record: Record) -> bool:
+    """Return whether a behaviour check found wrong results in one of its calls, where a single call is right."""
+    return bool(record.check) and has(record, "elements") and not (record.failure and record.failure.on_plain)
+
+
 def is_crash(record: Record) -> bool:
     """Return whether a kernel's process ended, by itself or because it gave no answer."""
     return record.status == "error" and has(record, "crashed", "hung")
@@ -80,13 +85,17 @@ def by_storage(record: Record) -> bool:
     return bool(stored_so(record))
 
 
+def kinds_of_storage(record: Record) -> dict[str, str]:
+    """Return the kind of storage of each operand that has one; empty for a record of another version of the suite."""
+    try:
+        return parse_storage(record.storage)
+    except StorageError:
+        return {}
+
+
 def stored_so(record: Record) -> list[tuple[str, str]]:
     """Return the operands whose storage is the cause of a failure, each with its kind of storage."""
-    try:
-        kinds = parse_storage(record.storage)
-    except StorageError:
-        return []
-    return [pair for pair in kinds.items() if KINDS[pair[1]].format(pair[0]) in record.causes]
+    return [pair for pair in kinds_of_storage(record).items() if KINDS[pair[1]].format(pair[0]) in record.causes]
 
 
 def exceeded(record: Record) -> list[tuple[str, str]]:

@@ -41,6 +41,7 @@ from conformance.reporting.failures import (
     has,
     is_a_sum,
     is_affordable,
+    is_after_calls,
     is_crash,
     is_deciding,
     is_not_run,
@@ -224,17 +225,23 @@ def _of_implementation(records: list[Record], evidence: RunEvidence) -> list[Gro
 
 
 def _with_confused(groups: Sequence[Group]) -> Iterator[Group]:
-    """Yield the groups; merge wrong results that are right alone into the group of calls that the kernel confuses: a
-    behaviour check has identified these calls, and the parameter in which they differ."""
+    """Yield the groups; merge wrong results that depend on earlier calls into the group of calls that the kernel
+    confuses: a behaviour check has identified these calls, and the parameter in which they differ. The others pass
+    where they are run alone."""
     confusing = {group.smallest.operator: group for group in groups if confused(group.smallest)}
-    alone = [
-        group
-        for group in groups
-        if group.text.endswith(ALONE) and confusing.get(group.smallest.operator, group) is not group
-    ]
+
+    def is_part(group: Group) -> bool:
+        first = group.smallest
+        is_beside = confusing.get(first.operator, group) is not group
+        return is_beside and (group.text.endswith(ALONE) or is_after_calls(first))
+
+    parts_of = defaultdict[str, list[Group]](list)
     for group in groups:
-        if not any(group is other for other in alone):
-            parts = [part for part in alone if confusing[part.smallest.operator] is group]
+        if is_part(group):
+            parts_of[group.smallest.operator].append(group)
+    for group in groups:
+        if not is_part(group):
+            parts = parts_of[group.smallest.operator] if confused(group.smallest) else []
             yield replace(
                 group,
                 records=group.records + [record for part in parts for record in part.records],

@@ -32,6 +32,7 @@ MODULES = (
     "floating_point",
     "import_path",
     "layouts",
+    "meant",
     "resources",
     "slices",
     "storage",

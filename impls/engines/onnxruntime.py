@@ -4,7 +4,7 @@ A problem becomes a model of one or two nodes (opset 22). ``onnxruntime-cpu`` ha
 sessions; ``onnxruntime-cpu-const`` has them as initializers, which are folded and prepacked, a session a call.
 Not taken: bf16; fp64 but for max pooling and products; nhwc; divisors; most gradients; epsilon outside the root."""
 
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import numpy as np
 import onnxruntime as ort
@@ -12,7 +12,9 @@ from onnx import helper, numpy_helper
 
 from conformance import Implementation, Unsupported
 
-TYPES = {np.dtype(name): helper.np_dtype_to_tensor_dtype(np.dtype(name)) for name in ("f2", "f4", "f8", "i1", "i4")}
+TYPES = {
+    np.dtype(name): helper.np_dtype_to_tensor_dtype(np.dtype(name)) for name in ("f2", "f4", "f8", "i1", "u1", "i4")
+}
 FLOATS, OPTIONS, LEVEL = ("fp32", "fp64", "fp16"), ort.SessionOptions(), "graph_optimization_level"
 OPTIONS.intra_op_num_threads = OPTIONS.inter_op_num_threads = 1
 
@@ -59,6 +61,24 @@ def register(name, constants):
         feeds = {"x": x, "w": w} if bias is None else {"x": x, "w": w, "bias": bias}
         return run((("Conv", " ".join(feeds), "y", how),), feeds, {"y": "x"}, constants)[0]
 
+    @impl.implements("conv_forward", dtypes=("uint8",), when=lambda p: not p.bias)
+    def conv_integer(x, w, bias, *, stride, padding, dilation, groups):
+        how = attributes(stride, padding, dilations=dilation, group=groups)
+        return run((("ConvInteger", "x w", "y", how),), {"x": x, "w": w}, {"y": "i4"}, constants)[0]
+
+    @impl.implements("conv_requantized", dtypes=("int8", "uint8"))
+    def conv_requantized(x, w, bias, scale, *, stride, padding, dilation, groups, x_zero_point, y_zero_point):
+        how, one, zw = (
+            attributes(stride, padding, dilations=dilation, group=groups),
+            np.ones(1, "f4"),
+            np.zeros(1, "i1"),
+        )
+        zx, zy = (np.full(1, point, x.dtype) for point in (x_zero_point, y_zero_point))
+        feeds = {"x": x, "1": one, "zx": zx, "w": w, "s": scale, "zw": zw, "zy": zy}
+        feeds |= {} if bias is None else {"bias": bias}
+        names = "x 1 zx w s zw 1 zy" + ("" if bias is None else " bias")
+        return run((("QLinearConv", names, "y", how),), feeds, {"y": "x"}, constants)[0]
+
     @impl.implements("conv_backward_data", dtypes=("fp32", "fp16"))
     def conv_backward_data(dy, w, *, stride, padding, dilation, groups, input_size):
         full = [(dy.shape[i + 2] - 1) * stride[i] + dilation[i] * (w.shape[i + 2] - 1) + 1 for i in (0, 1)]
@@ -85,24 +105,25 @@ def register(name, constants):
         m = y.size // len(w)  # the node would mix in the biased variance: running statistics have nodes of their own
         return y, mu, v, *(() if mean is None else (mix(mean, mu, momentum), mix(var, v, momentum, m / (m - 1))))
 
-    @impl.implements("matmul", dtypes=("fp32", "fp64", "fp16", "int8"), when=lambda p: not p.bias)
+    @impl.implements("matmul", dtypes=("fp32", "fp64", "fp16", "int8", "uint8"), when=lambda p: not p.bias)
     @impl.implements("matmul", dtypes=FLOATS, layouts=("nn", "nt", "tn", "tt"), when=lambda p: p.batch == 1)
     def matmul(a, b, bias, *, layout):
         feeds = {"a": a, "b": b} if bias is None else {"a": a, "b": b, "bias": bias}
-        kind = "Gemm" if bias is not None or layout != "nn" else "MatMulInteger" if a.dtype == "i1" else "MatMul"
+        kind = "Gemm" if bias is not None or layout != "nn" else "MatMulInteger" if a.itemsize == 1 else "MatMul"
         how = transposed(layout) if kind == "Gemm" else ()
-        return run(((kind, " ".join(feeds), "y", how),), feeds, {"y": "i4" if a.dtype == "i1" else "a"}, constants)[0]
+        return run(((kind, " ".join(feeds), "y", how),), feeds, {"y": "i4" if a.itemsize == 1 else "a"}, constants)[0]
 
     @impl.implements("gemm", dtypes=FLOATS, layouts=("nn", "nt", "tn", "tt"), when=lambda p: p.batch == 1)
     def gemm(a, b, c, *, layout, alpha, beta):
         how = (*transposed(layout), ("alpha", alpha), ("beta", beta))
         return run((("Gemm", "a b c", "y", how),), {"a": a, "b": b, "c": c}, {"y": "a"}, constants)[0]
 
-    @impl.implements("matmul_requantized", dtypes=("int8",), layouts=("nn",), when=lambda p: not p.bias)
+    @impl.implements("matmul_requantized", dtypes=("int8", "uint8"), layouts=("nn",), when=lambda p: not p.bias)
     def matmul_requantized(a, b, bias, scale, *, a_zero_point, b_zero_point, y_zero_point):
-        s, one, full = np.tile(scale, (*b.shape[:-2], 1, 1)), np.ones(1, "f4"), partial(np.full, dtype="i1")
-        feeds = {"a": a, "b": b, "s": s, "1": one, "za": full(1, a_zero_point), "zb": full(s.shape, b_zero_point)}
-        node, feeds["zy"] = ("QLinearMatMul", "a 1 za b s zb 1 zy", "y", ()), full(1, y_zero_point)
+        s, one, zb = np.tile(scale, (*b.shape[:-2], 1, 1)), np.ones(1, "f4"), np.array(b_zero_point, "i1")
+        za, zy = (np.full(1, point, a.dtype) for point in (a_zero_point, y_zero_point))
+        feeds = {"a": a, "b": b, "s": s, "1": one, "za": za, "zb": np.broadcast_to(zb, s.shape).copy(), "zy": zy}
+        node = "QLinearMatMul", "a 1 za b s zb 1 zy", "y", ()
         return run((node,), feeds, {"y": "a"}, constants)[0]
 
     return impl

@@ -6,6 +6,7 @@ import jax
 
 from conformance import Contract, Implementation, jax_arrays
 
+from .activation import conv_activation, matmul_activation
 from .batch_norm import (
     conv_bn_backward,
     conv_bn_checkpointed,
@@ -53,7 +54,7 @@ KERNELS = {
     "conv_bn_inference": conv_bn_inference,
 }
 FLOATING = (*EVERY_DTYPE, "fp8_e4m3", "fp8_e5m2")
-PRODUCTS = {matmul: (*FLOATING, "int8"), matmul_backward_a: FLOATING, matmul_backward_b: FLOATING}
+PRODUCTS = {matmul: (*FLOATING, "int8", "uint8"), matmul_backward_a: FLOATING, matmul_backward_b: FLOATING}
 GROUPED_PRODUCTS = {
     matmul_grouped: (*FLOATING, "int8"),
     matmul_grouped_backward_a: FLOATING,
@@ -151,6 +152,9 @@ def _register(name: str, device: str, platform: str, contract: Contract) -> Impl
         implementation.implements(kernel.__name__, dtypes=whole, layouts=layouts)(kernel)
         taken = layouts if kernel is matmul or device != "cpu" else layouts[:3]
         implementation.implements(kernel.__name__, dtypes=("bf16",), layouts=taken)(kernel)
+    for dtypes, when in ((EVERY_DTYPE[:3], None), (EVERY_DTYPE[3:], few_groups)):
+        implementation.implements("conv_activation", dtypes=dtypes, layouts=LAYOUTS, when=when)(conv_activation)
+        implementation.implements("matmul_activation", dtypes=dtypes, layouts=layouts)(matmul_activation)
     for kernel, dtypes in GROUPED_PRODUCTS.items():
         whole = tuple(dtype for dtype in dtypes if dtype != "bf16")
         implementation.implements(kernel.__name__, dtypes=whole, layouts=layouts)(kernel)
@@ -159,7 +163,7 @@ def _register(name: str, device: str, platform: str, contract: Contract) -> Impl
     implementation.differentiates("matmul")(matmul)
     implementation.differentiates("matmul_grouped")(matmul_grouped)
     for kernel in (conv_forward, conv_requantized):
-        implementation.implements(kernel.__name__, dtypes=("int8",), layouts=LAYOUTS, when=few_groups)(kernel)
+        implementation.implements(kernel.__name__, dtypes=("int8", "uint8"), layouts=LAYOUTS, when=few_groups)(kernel)
     # XLA's select_and_scatter has no dilated windows; on CUDA it adds in fp32 by atom.add.f32, which flushes subnormal
     # numbers (PTX ISA, atom)
     atomic = Contract(subnormals="flushed") if device == "cuda" else contract

@@ -17,7 +17,9 @@ STATIC = ("stride", "padding", "dilation", "groups", "layout")
 
 
 def convolved(x, w, stride, padding, dilation, groups, layout, result=None):
-    """Return x * w, in the format `result` where it is not that of x."""
+    """Return x * w, in the format `result` where it is not that of x. XLA convolves operands of one type alone."""
+    if x.dtype != w.dtype:
+        x, w = x.astype(result), w.astype(result)
     return lax.conv_general_dilated(
         x,
         w,

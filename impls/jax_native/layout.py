@@ -36,7 +36,7 @@ def wide(dtype):
     """Return the format that inputs of fewer bits are accumulated in; fp32 and fp64 are accumulated in themselves."""
     if jnp.dtype(dtype).itemsize > 1:
         return jnp.promote_types(dtype, jnp.float32)
-    return jnp.int32 if dtype == jnp.int8 else jnp.float32  # jax promotes no fp8
+    return jnp.int32 if jnp.issubdtype(dtype, jnp.integer) else jnp.float32  # jax promotes no fp8
 
 
 def result(dtype):

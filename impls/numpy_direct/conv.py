@@ -62,7 +62,7 @@ def stored(sums, dtype, into):
     return (sums if into is None else sums + into.astype(sums.dtype)).astype(dtype)
 
 
-@direct("conv_forward", dtypes=("int8",), when=small_conv)
+@direct("conv_forward", dtypes=("int8", "uint8"), when=small_conv)
 @direct("conv_forward", dtypes=("fp8_e4m3", "fp8_e5m2"), when=small_conv)
 @direct("conv_forward", when=small_conv)
 def conv_forward(x, w, bias, *, stride, padding, dilation, groups, into=None):

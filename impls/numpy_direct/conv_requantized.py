@@ -10,10 +10,10 @@ from .declared import direct, small_conv
 from .windows import per_channel
 
 
-@direct("conv_requantized", dtypes=("int8", "fp8_e4m3", "fp8_e5m2"), when=small_conv)
+@direct("conv_requantized", dtypes=("int8", "uint8", "fp8_e4m3", "fp8_e5m2"), when=small_conv)
 def conv_requantized(x, w, bias, scale, *, stride, padding, dilation, groups, x_zero_point, y_zero_point):
     """Return y; x less its zero point takes 16 bits."""
-    whole = x.dtype == np.int8
+    stored, whole = x.dtype, np.issubdtype(x.dtype, np.integer)
     if whole:
         x, w = x.astype(np.int32) - np.int32(x_zero_point), w.astype(np.int32)
     sums = convolved(x, w, stride, padding, dilation, groups)
@@ -21,6 +21,7 @@ def conv_requantized(x, w, bias, scale, *, stride, padding, dilation, groups, x_
         sums += per_channel(bias, sums.shape[2:])
     y = sums.astype(np.float32) * per_channel(scale, sums.shape[2:])
     if whole:
-        return np.clip(np.rint(y) + np.float32(y_zero_point), -128, 127).astype(np.int8)
-    largest = np.float32(ml_dtypes.finfo(x.dtype).max)
-    return np.clip(y, -largest, largest).astype(x.dtype)
+        ends = np.iinfo(stored)
+        return np.clip(np.rint(y) + np.float32(y_zero_point), ends.min, ends.max).astype(stored)
+    largest = np.float32(ml_dtypes.finfo(stored).max)
+    return np.clip(y, -largest, largest).astype(stored)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .declared import LARGEST, direct
-from .windows import accumulator
+from .windows import accumulator, result
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
@@ -31,13 +31,14 @@ def turned(array, letter):
     return array.swapaxes(-1, -2) if letter == "t" else array
 
 
+@direct("matmul", dtypes=("int8", "uint8"), layouts=LAYOUTS, when=small_product)
 @direct("matmul", layouts=LAYOUTS, when=small_product)
 def matmul(a, b, bias, *, layout):
     """Return y = a b + bias."""
     y = product(turned(a, layout[0]), turned(b, layout[1]))
     if bias is not None:
         y += bias.astype(y.dtype)
-    return y.astype(a.dtype)
+    return y.astype(result(a))
 
 
 @direct("matmul_backward_a", layouts=LAYOUTS, when=small_product)

@@ -8,12 +8,12 @@ import numpy as np
 
 ACCUMULATORS = {
     **{"float64": np.float64, "float32": np.float32, "float16": np.float32, "bfloat16": np.float32},
-    **{"float8_e4m3fn": np.float32, "float8_e5m2": np.float32, "int8": np.int32, "int32": np.int32},
+    **{"float8_e4m3fn": np.float32, "float8_e5m2": np.float32, "int8": np.int32, "uint8": np.int32, "int32": np.int32},
 }
 
 
 def accumulator(array: np.ndarray) -> type:
-    """Return fp64 for fp64, int32 for int8, fp32 for formats of fewer bits; raises TypeError for other integers."""
+    """Return fp64 for fp64, int32 for whole numbers, fp32 for formats of fewer bits. Raises TypeError for others."""
     if array.dtype.name not in ACCUMULATORS:
         raise TypeError(f"{array.dtype.name}: must be one of {', '.join(ACCUMULATORS)}")
     return ACCUMULATORS[array.dtype.name]

@@ -11,7 +11,7 @@ import torch
 
 from conformance import Contract, Implementation, Unsupported, torch_arrays
 
-from . import fused, grouped, matmul_grouped, matmul_scaled, variants
+from . import activation, fused, grouped, matmul_grouped, matmul_scaled, variants
 from .contracts import EVERY_LAYOUT, HALVES, fields_on, overlapping, specials_on
 from .conv import conv_backward_data, conv_backward_weight, conv_forward, conv_forward_of_int8
 from .conv_bn import conv_bn_backward, conv_bn_forward, conv_bn_inference
@@ -117,6 +117,9 @@ def _register(device: str) -> Implementation:
         flushed = Contract(subnormals="flushed") if device == "cpu" else Contract()  # oneDNN's bf16 dot products
         implementation.implements(kernel.__name__, dtypes=("bf16",), layouts=MATRICES, contract=flushed)(kernel)
         implementation.implements(kernel.__name__, dtypes=("fp32", "fp16", "fp64"), layouts=MATRICES)(kernel)
+    of_product = {("matmul", "bf16"): {"subnormals": "flushed"}} if device == "cpu" else {}
+    takes = not_for_ever if slow or hangs else lambda p: True
+    activation.declare(implementation, EVERY_LAYOUT, MATRICES, fields | of_product, takes)
     implementation.differentiates("matmul")(matmul)
     implementation.differentiates("conv_bn_forward", label="unfused", saves=2)(conv_bn_forward)
     for kernel in (conv_forward, avg_pool_forward, max_pool_forward, conv_transpose_forward, conv_bn_inference):
@@ -137,22 +140,22 @@ torch_cpu, torch_cuda = _register("cpu"), _register("cuda")
 variants.declare(torch_cpu)
 variants.declare_cuda(torch_cuda)
 # torch has no convolution of fp8, and none of int32 on CUDA; on the CPU it has no dilated one of int32.
-torch_cpu.implements("conv_forward", dtypes=("int8",), layouts=EVERY_LAYOUT, when=lambda p: set(p.dilation) == {1})(
-    conv_forward_of_int8
-)
-torch_cpu.implements("matmul", dtypes=("int8",), layouts=MATRICES)(matmul_of_int8)
+torch_cpu.implements(
+    "conv_forward", dtypes=("int8", "uint8"), layouts=EVERY_LAYOUT, when=lambda p: set(p.dilation) == {1}
+)(conv_forward_of_int8)
+torch_cpu.implements("matmul", dtypes=("int8", "uint8"), layouts=MATRICES)(matmul_of_int8)
 torch_cpu.implements("matmul_scaled", dtypes=matmul_scaled.DTYPES, layouts=MATRICES, when=matmul_scaled.takes)(
     matmul_scaled.matmul_scaled
 )
 matmul_grouped.declare(torch_cpu, MATRICES)
 for implementation in (torch_cpu, torch_cuda):
     implementation.implements(
-        "conv_requantized", dtypes=("int8", "fp8_e4m3", "fp8_e5m2"), layouts=EVERY_LAYOUT, contract=Contract()
+        "conv_requantized", dtypes=("int8", "uint8", "fp8_e4m3", "fp8_e5m2"), layouts=EVERY_LAYOUT, contract=Contract()
     )(conv_requantized)
 for suits, product in ((suits_linear, quantized_linear), (suits_int_mm, matmul_by_int_mm)):
-    torch_cpu.implements("matmul_requantized", dtypes=("int8",), layouts=MATRICES, when=suits)(product)
+    torch_cpu.implements("matmul_requantized", dtypes=("int8", "uint8"), layouts=MATRICES, when=suits)(product)
 for implementation in (torch_cpu, torch_cuda):
-    implementation.implements("matmul_requantized", dtypes=("int8", "fp8_e4m3", "fp8_e5m2"), layouts=MATRICES)(
+    implementation.implements("matmul_requantized", dtypes=("int8", "uint8", "fp8_e4m3", "fp8_e5m2"), layouts=MATRICES)(
         matmul_requantized
     )
 

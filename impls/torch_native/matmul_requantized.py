@@ -23,7 +23,7 @@ def suits_linear(p):
 def quantized_linear(a, b, bias, scale, *, layout, a_zero_point, b_zero_point, y_zero_point):
     a, weights = turned(a, layout[0]).contiguous(), turned(b, layout[1]).t().contiguous()
     packed, zeros = torch.ops.onednn.qlinear_prepack(weights, None), torch.zeros(len(weights), dtype=torch.int32)
-    points = (a_zero_point, packed, scale.contiguous(), zeros, None, 1.0, y_zero_point, torch.int8)
+    points = (a_zero_point, packed, scale.contiguous(), zeros, None, 1.0, y_zero_point, a.dtype)
     return torch.ops.onednn.qlinear_pointwise(a, 1.0, *points, "none", [], "")
 
 
@@ -38,19 +38,21 @@ def matmul_by_int_mm(a, b, bias, scale, *, layout, a_zero_point, b_zero_point, y
     a, b = turned(a, layout[0]), turned(b, layout[1])
     of_columns, of_rows = b.sum(0, dtype=torch.int32) * a_zero_point, a.sum(1, dtype=torch.int32) * b_zero_point
     sums = torch._int_mm(a, b) - of_columns - of_rows[:, None] + len(b) * a_zero_point * b_zero_point
-    return _stored(sums if bias is None else sums + bias, scale, y_zero_point)
+    return _stored(sums if bias is None else sums + bias, scale, y_zero_point, a.dtype)
 
 
 def matmul_requantized(a, b, bias, scale, *, layout, a_zero_point, b_zero_point, y_zero_point):
-    wide = torch.float64 if a.dtype == torch.int8 else torch.float32
+    whole = not a.dtype.is_floating_point
+    wide = torch.float64 if whole else torch.float32
     sums = (turned(a, layout[0]).to(wide) - a_zero_point) @ (turned(b, layout[1]).to(wide) - b_zero_point)
     sums = sums if bias is None else sums + bias
-    if a.dtype == torch.int8:
-        return _stored(sums, scale, y_zero_point)
+    if whole:
+        return _stored(sums, scale, y_zero_point, a.dtype)
     largest = torch.finfo(a.dtype).max
     return (sums * scale).clamp(-largest, largest).to(a.dtype)
 
 
-def _stored(sums, scale, zero_point):
-    """Scale sums in fp32 and store them in int8."""
-    return ((sums.to(torch.float32) * scale).round() + zero_point).clamp(-128, 127).to(torch.int8)
+def _stored(sums, scale, zero_point, dtype):
+    """Scale sums in fp32 and store them in 8 bits."""
+    ends = torch.iinfo(dtype)
+    return ((sums.to(torch.float32) * scale).round() + zero_point).clamp(ends.min, ends.max).to(dtype)

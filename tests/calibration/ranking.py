@@ -7,6 +7,9 @@ worse than chance. An order by pairs alone is no better than chance either. With
 classes of mistakes, by which weights were chosen, the first 50 cases detect 73 to 94% of the other half, those of a
 drawn order 65 to 86%; of kernels that others wrote it detects more than a drawn one within twenty cases, not later.
 
+Dtypes whose filters have a format of their own are ranked apart, and their programs are put evenly among the others,
+which keep their order: what a kernel of int8 alone runs is no other because there are problems in uint8.
+
 To find which known-bad kernels a case detects, references are computed once a case. A kernel that many cases detect
 gives no information after a few: it runs until `ENOUGH` cases of a dtype and a number of dimensions have detected it.
 """
@@ -18,9 +21,11 @@ import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import reduce
 from itertools import chain, groupby, product
 from typing import NamedTuple
 
+from conformance.dtypes import FILTERS
 from conformance.inputs import Recipe
 from conformance.inputs.manifest import SEED
 from conformance.inputs.recipes import progress
@@ -219,13 +224,26 @@ def candidates(family: str, cases: Iterable[tuple[Problem, Variant]], found: Kil
     return made
 
 
-def plain_cases(family: str) -> list[tuple[Problem, Variant]]:
-    """Return the cases that are ranked: the tables up to level standard, without storage, in an order in which each
-    problem adds as many new features as it can. Kernels that many cases detect are counted on the first of these."""
-    geometries = [p for p in PROBLEMS if p.geometry.family == family and p.level == "standard"]
-    bare = [Candidate(p, p.variants[0], 1, frozenset(), frozenset(pairs(of_geometry(p.geometry)))) for p in geometries]
+def plain_cases(family: str, of_filters: bool = False) -> list[tuple[Problem, Variant]]:
+    """Return the cases that are ranked together: the tables up to level standard, without storage, in an order in which
+    each problem adds as many new features as it can. Kernels that many cases detect are counted on the first of these.
+    `of_filters` are those in dtypes whose filters have a format of their own."""
+    listed = [p for p in PROBLEMS if p.geometry.family == family and p.level == "standard"]
+    plain = {p: [v for v in p.variants if not v.storage and (v.dtype in FILTERS) == of_filters] for p in listed}
+    bare = [
+        Candidate(p, variants[0], 1, frozenset(), frozenset(pairs(of_geometry(p.geometry))))
+        for p, variants in plain.items()
+        if variants
+    ]
     first, rest = ordered(bare)
-    return [(one.problem, v) for one in (*first, *rest) for v in one.problem.variants if not v.storage]
+    return [(one.problem, v) for one in (*first, *rest) for v in plain[one.problem]]
+
+
+def evenly(first: Sequence[Candidate], second: Sequence[Candidate]) -> list[Candidate]:
+    """Return both lists in their orders, with the programs of the second put evenly among those of the first."""
+    programs = [[[*cases] for _, cases in groupby(part, key=lambda one: one.program)] for part in (first, second)]
+    placed = [((i + 1) / len(part), turn, cases) for turn, part in enumerate(programs) for i, cases in enumerate(part)]
+    return [*chain.from_iterable(cases for *_, cases in sorted(placed, key=lambda one: one[:2]))]
 
 
 def lines(chosen: Sequence[Candidate], rest: Sequence[Candidate]) -> Iterator[str]:
@@ -274,8 +292,9 @@ def _family(text: str) -> str:
 
 def _command(arguments: argparse.Namespace) -> int:
     for family in arguments.family or FAMILIES:
-        cases = plain_cases(family)
-        chosen, rest = ordered(candidates(family, cases, kills(family, cases, JOBS)))
+        parts = [plain_cases(family), plain_cases(family, of_filters=True)]
+        ranked = [ordered(candidates(family, cases, kills(family, cases, JOBS))) for cases in parts if cases]
+        chosen, rest = (reduce(evenly, part) for part in zip(*ranked, strict=True))
         text = "\n".join(lines(chosen, rest))
         of_family(family, RANKING).write_text(f"{HEADING.format(family=family)}{text}\n", "utf-8")
         print(f"{family}: {len(chosen)} cases of standard, {len(rest)} more at full")

@@ -118,6 +118,18 @@ HELD_OUT = {
         "q n3 c10 d5 h6 w7 k15 t2 r3 s4 u1x2x3 p1:0x0:1x2:1 dil2x1x1 g5 b1 zx5 zy-3",
         "q n2 c7 d6 h5 w6 k11 t3 r2 s3 u2x1x3 p0:1x1:0x1:2 b1 zx-11 zy6",
     ),
+    ("conv_activation", 2): (
+        "cact n3 c10 h9 w11 k15 r3 s4 u2x3 p1:0x2:1 d2x1 g5 b1 act:gelu res1",
+        "cact n2 c7 h8 w9 k11 r2 s3 u1x2 p0:1x1:2 b1 act:relu res1",
+        "cact n3 c6 h7 w9 k9 r3 s3 p1 b1 act:silu res1",
+        "cact n2 c5 h8 w7 k7 r3 s3 p1 b1 act:gelu_tanh res1",
+    ),
+    ("matmul_activation", 0): (
+        "mact m14 n15 k23 bias1 act:gelu res1",
+        "mact b3 m6 n9 k11 act:silu res1",
+        "mact m9 n9 k9 bias1 act:relu res1",
+        "mact m11 n14 k6 bias1 act:relu6 res1",
+    ),
     ("matmul_requantized", 0): (
         "qmm m14 n15 k23 bias1 za5 zb-7 zy-3",
         "qmm b3 m6 n9 k11 za-11 zb4 zy6",
@@ -140,6 +152,8 @@ HELD_OUT = {
 SEED = 20261123
 INPUTS = {
     "conv_requantized": [("int8", "scales")],
+    "conv_activation": [("fp32", "bent")],
+    "matmul_activation": [("fp32", "bent")],
     "matmul_scaled": [("fp8_e4m3", "fixed"), ("int8", "natural")],
     "matmul_requantized": [("int8", "scales")],
     "max_pool": [("bf16", "integer"), ("fp32", "fixed")],  # the first tie

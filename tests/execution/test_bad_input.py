@@ -108,12 +108,19 @@ FILES = {
         RIGHT + "a.implements('conv_forward', dtypes=('float32',))",
         "dtypes: 'float32' is not one of fp32, bf16",
     ),
-    "layout": (RIGHT + "a.implements('conv_forward', layouts=('NCHW',))", "layouts: 'NCHW' is not one of nchw, nhwc"),
+    "dtype-of-numpy": (
+        RIGHT + "import numpy as np\na.implements('conv_forward', dtypes=(np.float32,))",
+        "int8; did you mean fp32?",
+    ),
+    "option": (RIGHT + "a.implements('conv_forward', dtype=('fp32',))", "when, contract; did you mean dtypes?"),
+    "misspelt": (RIGHT + "a.implements(operater='conv_forward')", "takes no operater, but operator, dtypes"),
+    "when": (RIGHT + "a.implements('conv_forward', when=True)", "when=True: must be a function of a problem"),
+    "layout": (RIGHT + "a.implements('conv_forward', layouts=('NCHW',))", "ngcdhw; did you mean nchw?"),
     "no-operator": (RIGHT + "@a.implements\ndef f(x, w, bias): pass", "needs the operator: @acme.implements("),
     "operator": (RIGHT + "a.implements('conv')", "operator: 'conv' is not one of conv_forward, "),
     "keyword": (
         RIGHT + "@a.implements('conv_forward')\ndef f(x, w, bias, *, strides): pass",
-        "f has a keyword parameter 'strides'; the suite passes (x, w, bias, *, stride, padding, dilation, groups, lay",
+        "f has a keyword parameter 'strides'; did you mean stride? the suite passes (x, w, bias, *, stride, padding, ",
     ),
     "missing": (
         RIGHT + "@a.implements('conv_forward')\ndef f(x, w, bias, strides, padding): pass",

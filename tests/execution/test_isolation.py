@@ -151,7 +151,7 @@ def test_nothing_of_the_judge_is_to_be_found(workers: Workers, tmp_path: Path):
     assert "implementations" in rooms
     assert rooms <= {
         *("accumulator", "contract", "dtypes", "failure", "layouts", "floating_point", "implementations", "operators"),
-        *("files", "import_path", "resources", "slices", "storage", "worker", "zeros"),
+        *("files", "import_path", "meant", "resources", "slices", "storage", "worker", "zeros"),
     }
     assert not any(
         name.endswith(("operators", "mistakes", "table", "family")) for name in modules if name.count(".") > 1

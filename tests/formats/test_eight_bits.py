@@ -11,7 +11,7 @@ import pytest
 
 import conformance
 from conformance import Contract, Implementation
-from conformance.dtypes import DECLARABLE, DTYPES, STORAGE, SUMS, ordinary
+from conformance.dtypes import DECLARABLE, DTYPES, FILTERS, STORAGE, SUMS, ordinary
 from conformance.execution.selection import Selection
 from conformance.execution.share import VIEWS, Ranked
 from conformance.inputs.stream import Stream
@@ -29,7 +29,7 @@ BY_RANK = (PLAIN, "n2 c4 w9 k5 s3 p1 b1", "n2 c3 d4 h5 w4 k5 t2 r3 s2 p1 b1")
 
 
 ALIKE = tuple(dtype for dtype in SUMS if dtype in STORAGE)
-"""Dtypes of problems whose inputs all have one format."""
+"""Dtypes of problems whose inputs have the format of that name; filters may have another."""
 
 
 @pytest.mark.parametrize(("dtype", "text"), [*product(ALIKE, BY_RANK)])
@@ -37,7 +37,7 @@ def test_sums_and_what_is_added_to_them_are_wider_than_inputs(dtype: str, text: 
     operator, geometry = OPERATORS["conv_forward"], parse(text)
     tensors = {**operator.inputs(geometry), **operator.outputs(geometry)}
     stored = {name: tensor.stored_as(dtype) for name, tensor in tensors.items()}
-    assert stored == {"x": dtype, "w": dtype, "bias": SUMS[dtype], "y": SUMS[dtype]}
+    assert stored == {"x": dtype, "w": FILTERS.get(dtype, dtype), "bias": SUMS[dtype], "y": SUMS[dtype]}
     drawn = expectation("conv_forward", text, dtype, "integer").inputs
     assert {name: array.dtype for name, array in drawn.items()} == {n: STORAGE[stored[n]] for n in drawn}
 
@@ -61,12 +61,14 @@ def test_a_result_of_codes_is_one_number_and_what_is_added_to_it(dtype: str, ope
     assert np.unique(np.abs(main)).size > 60
 
 
-@pytest.mark.parametrize("problem", [p for p in PROBLEMS if p.name.startswith("int8.")], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "problem", [p for p in PROBLEMS if p.name.startswith(("int8.", "uint8."))], ids=lambda p: p.name
+)
 @pytest.mark.parametrize("distribution", OF_EIGHT_BITS["whole"])
 def test_sums_of_whole_numbers_fit_in_32_bits_in_every_order(problem: conformance.problems.Problem, distribution: str):
     """The sum of all magnitudes does: no partial sum leaves the range."""
     operator = OPERATORS["conv_forward"]
-    inputs = expectation("conv_forward", problem.geometry, "int8", distribution).inputs
+    inputs = expectation("conv_forward", problem.geometry, problem.name.split(".")[0], distribution).inputs
     magnitudes = {name: np.abs(array.astype(np.float64)) for name, array in inputs.items()}
     assert operator.reference(problem.geometry, magnitudes)["y"].max() <= 2**31 - 1
 
@@ -85,7 +87,7 @@ def test_tables_mean_the_dtypes_of_one_format_by_all():
     others = [
         p
         for p in PROBLEMS
-        if not p.name.startswith(("fp8.", "int8.", "absorbed."))
+        if not p.name.startswith(("fp8.", "int8.", "uint8.", "absorbed."))
         and not p.geometry.family.endswith(("requantized", "matmul", "gemm", "matmul_scaled", "matmul_grouped"))
     ]
     assert {v.dtype for p in others for v in p.variants} == {*DTYPES}

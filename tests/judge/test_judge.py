@@ -74,6 +74,13 @@ def test_what_no_number_says_is_said_in_words(value: float, exact: float, words:
     assert said[2].startswith(f"worst error / bound {share}; rms ")
 
 
+def test_whole_numbers_are_printed_as_such():
+    """A sum of 32 bits was 27746444.0."""
+    reference = np.array([[27746443.0]])
+    judgement = judge(output(reference + 1, reference, reference, "int32"), "integer", Contract())
+    assert str(worst(judgement)) == "27746444, expected 27746443, error 1, limit 0"
+
+
 @pytest.mark.parametrize("distribution", ["integer", "impulse", "special"])
 @pytest.mark.parametrize(("value", "exact", "passes"), VALUES.values(), ids=VALUES)
 def test_equality(value: float, exact: float, passes: bool, distribution: str):

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conformance.dtypes import WHOLE, ends
 from conformance.execution.verify import verify
 from conformance.implementations.implementation import Unsupported
 from conformance.implementations.registry import load
@@ -35,12 +36,15 @@ ROWS = [problem for problem in PROBLEMS if problem.geometry.family == NAME]
         | {"b": st.integers(0, 1), "za": POINTS, "zb": POINTS, "zy": POINTS}
     ),
     distribution=st.sampled_from(("scales", "ties", "cancelled", "natural")),
+    dtype=st.sampled_from(("int8", "uint8")),
 )
-def test_the_reference_is_the_definition(sizes: dict[str, int], distribution: str):
+def test_the_reference_is_the_definition(sizes: dict[str, int], distribution: str, dtype: str):
+    low, high = ends(dtype)
+    sizes = sizes | {letter: sizes[letter] + low + 128 for letter in ("za", "zy")}  # as far from the lowest as in int8
     g = geometry(NAME, sizes | ({"b": 0} if sizes["g"] > 1 else {}))
     assert parse(g.descriptor) == g
     assert parameters(g)["za"] == sizes["za"]
-    case = expectation(NAME, g.descriptor, "int8", distribution)
+    case = expectation(NAME, g.descriptor, dtype, distribution)
     y, a = by_product(case.reference["y"], g.groups), by_product(case.inputs["a"], g.groups)
     b, scale = case.inputs["b"].reshape(g.groups, sizes["k"], sizes["c"]), case.inputs["scale"]
     bias = case.inputs.get("bias", np.zeros(sizes["k"], int))
@@ -48,15 +52,15 @@ def test_the_reference_is_the_definition(sizes: dict[str, int], distribution: st
         terms = zip(a[product, row].tolist(), b[product, column].tolist(), strict=True)
         total = int(bias[column]) + sum((x - sizes["za"]) * (w - sizes["zb"]) for x, w in terms)
         whole = round(Fraction(float(scale[column])) * total) + sizes["zy"]  # ties to even
-        assert y[product, row, column] == min(127, max(-128, whole))
+        assert y[product, row, column] == min(high, max(low, whole))
 
 
 @pytest.mark.parametrize("problem", ROWS, ids=lambda problem: problem.name)
 def test_no_sum_leaves_32_bits_in_any_order(problem: Any):
     """Sums of operands less their zero points, and of operands alone with the shares of zero points taken off later."""
     g = problem.geometry
-    for distribution in {v.distribution for v in problem.variants if v.dtype == "int8"}:
-        inputs = expectation(NAME, g.descriptor, "int8", distribution).inputs
+    for dtype, distribution in {(v.dtype, v.distribution) for v in problem.variants if v.dtype in WHOLE}:
+        inputs = expectation(NAME, g.descriptor, dtype, distribution).inputs
         bias = np.abs(inputs.get("bias", np.zeros(1)).astype(np.float64)).max(initial=0)
         for za, zb in ((0, 0), (g.a_zero_point, g.b_zero_point)):
             a, b = (np.abs(inputs[name].astype(np.float64) - zero) for name, zero in (("a", za), ("b", zb)))
@@ -68,13 +72,14 @@ def test_sums_beyond_32_bits_exist_in_fp8_alone():
     assert OPERATOR.defined(parse("qmm m2 n3 k32768 za-128 zb-128"), "int8")
     assert not OPERATOR.defined(parse("qmm m2 n3 k33025 za-128 zb-128"), "int8")
     assert {v.dtype for v in typed("qmm m2 n3 k140000").variants} == {"fp8_e4m3", "fp8_e5m2"}
-    assert {v.dtype for v in typed("qmm m2 n3 k5 zb1").variants} == {"int8"}
+    assert {v.dtype for v in typed("qmm m2 n3 k5 zb1").variants} == {"int8", "uint8"}
+    assert {v.dtype for v in typed("qmm m2 n3 k5 za128 zb-128").variants} == {"uint8"}
 
 
-@pytest.mark.parametrize("letter", ["a", "b", "y"])
-def test_a_zero_point_is_a_number_of_int8(letter: str):
-    with pytest.raises(GeometryError, match=f"z{letter} is 128; a zero point is from -128 to 127"):
-        parse(f"qmm m2 n3 k4 z{letter}128")
+@pytest.mark.parametrize(("letter", "beyond", "most"), [("a", 256, 255), ("b", 128, 127), ("y", 256, 255)])
+def test_a_zero_point_is_a_number_of_8_bits(letter: str, beyond: int, most: int):
+    with pytest.raises(GeometryError, match=f"z{letter} is {beyond}; a zero point is from -128 to {most}"):
+        parse(f"qmm m2 n3 k4 z{letter}{beyond}")
 
 
 def test_a_predicate_gets_the_sizes_of_a_product_and_the_zero_points():

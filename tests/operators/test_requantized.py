@@ -11,6 +11,7 @@ import pytest
 
 import conformance
 from conformance import Contract, Implementation
+from conformance.dtypes import WHOLE, ends
 from conformance.engine.export import export
 from conformance.implementations.implementation import ImplementationError
 from conformance.inputs import Expectation, Recipe
@@ -103,12 +104,12 @@ def test_two_results_are_right_where_fp32_cannot_tell():
 def test_no_sum_leaves_32_bits_in_any_order(problem):
     """Of x less its zero point, and of x alone with the zero point's share taken off later."""
     g = problem.geometry
-    for distribution in {v.distribution for v in problem.variants if v.dtype == "int8"}:
-        inputs = expected(g.descriptor, "int8", distribution).inputs
+    for dtype, distribution in {(v.dtype, v.distribution) for v in problem.variants if v.dtype in WHOLE}:
+        inputs = expected(g.descriptor, dtype, distribution).inputs
         w = np.abs(inputs["w"].astype(np.float64)).reshape(g.k, -1).sum(axis=1)
         bias = np.abs(inputs.get("bias", np.zeros(1)).astype(np.float64)).max(initial=0)
         furthest = np.abs(inputs["x"].astype(np.float64) - g.x_zero_point).max(initial=0)
-        assert max(furthest, 128) * w.max() + bias < 2**31
+        assert max(furthest, *map(abs, ends(dtype))) * w.max() + bias < 2**31
 
 
 def test_sums_on_cancelled_need_more_than_fp32():
@@ -126,10 +127,12 @@ def test_fp8_results_overflow_and_are_subnormal():
         assert ((sizes > 0) & (sizes < smallest)).any()
 
 
-def test_zero_points_exist_in_int8_alone():
-    assert {v.dtype for v in typed("q n1 c2 w5 k2 s3 zx1").variants} == {"int8"}
-    assert {v.dtype for v in typed("q n1 c2 w5 k2 s3").variants} == {"int8", "fp8_e4m3", "fp8_e5m2"}
-    with pytest.raises(ValueError, match=r"dtype fp8_e4m3: .* Choices: int8"):
+def test_zero_points_exist_in_whole_numbers_that_hold_them():
+    assert {v.dtype for v in typed("q n1 c2 w5 k2 s3 zx1").variants} == {"int8", "uint8"}
+    assert {v.dtype for v in typed("q n1 c2 w5 k2 s3 zx-1 zy3").variants} == {"int8"}
+    assert {v.dtype for v in typed("q n1 c2 w5 k2 s3 zx3 zy128").variants} == {"uint8"}
+    assert {v.dtype for v in typed("q n1 c2 w5 k2 s3").variants} == {"int8", "uint8", "fp8_e4m3", "fp8_e5m2"}
+    with pytest.raises(ValueError, match=r"dtype fp8_e4m3: .* Choices: int8, uint8"):
         conformance.check(
             "numpy-direct", "q n1 c2 w5 k2 s3 zx1", operator=OPERATOR.name, dtype="fp8_e4m3", distribution="scales"
         )

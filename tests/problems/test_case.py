@@ -59,6 +59,8 @@ def test_what_is_usual_is_not_written():
     assert Case("conv_forward", USUAL, "bf16", "nchw", "fixed").words(operator=False) == [USUAL, "--dtype", "bf16"]
     assert Case.parse("'w1 c1  k1 s1 n1' --operator conv_forward").problem == "n1 c1 w1 k1 s1"
     assert Case.parse(f"'{USUAL}' --operator conv_forward --dtype int8").distribution == "integer"
+    # the command was refused, and named a distribution of another family
+    assert Case.parse(f"'{USUAL}' --operator conv_forward --storage x:expanded-all").distribution == "integer"
 
 
 BAD = {
@@ -78,7 +80,7 @@ BAD = {
     "wide": (f"'{USUAL}' --operator conv_forward --dtype fp64 --distribution wide", "none for conv in fp64"),
     "storage": (f"'{USUAL}' --operator conv_forward --storage x:far", "storage 'x:far': must be"),
     "operand": (f"'{USUAL}' --operator conv_forward --storage dy:crop", "has the operands x, w"),
-    "repeats": (f"'{USUAL}' --operator conv_forward --storage x:expanded-all", "values repeat"),
+    "repeats": (f"'{USUAL}' --operator conv_forward --storage x:expanded-all --distribution natural", "values repeat"),
     "seed": (f"'{USUAL}' --operator conv_forward --seed x", "'x': the seed must be a whole number"),
 }
 

@@ -125,5 +125,5 @@ def test_operators_without_sums_say_so():
     code, text = command("contract", "numpy-direct", "--operator=max_pool_forward", "--dtype=fp32")
     assert (code, text) == (
         5,
-        "max_pool_forward in fp32\n  nothing read  it has no sums of products, and no averages\n",
+        "max_pool_forward in fp32\n  nothing read  its results are neither sums of products nor averages\n",
     )

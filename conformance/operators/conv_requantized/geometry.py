@@ -12,8 +12,8 @@ from conformance.operators.requantized_geometry import ZeroPoints, zero_point
 
 @dataclass(frozen=True)
 class RequantizedGeometry(ZeroPoints, ConvGeometry):
-    """A convolution whose result has 8 bits, like its inputs. Raises GeometryError for zero points that int8 does not
-    hold. In fp8, zero points are 0."""
+    """A convolution whose result has 8 bits, like its inputs. Raises GeometryError for zero points that 8 bits do
+    not hold. In fp8, zero points are 0."""
 
     PREFIX: ClassVar[str] = "q"
     FIELDS: ClassVar[dict[int, tuple[Field, ...]]] = by_rank(

@@ -54,6 +54,7 @@ FAMILY = Family(
         "conv_requantized requantized.plain int8 ties",
         "conv_requantized requantized.fp8 fp8_e4m3 scales",
         "conv_requantized requantized.rank1 int8 cancelled",
+        "conv_requantized requantized.uint8 uint8 scales",
     ),
     lacks=("large", "odd", "partial", "sizes", "sparse"),
 )

@@ -49,6 +49,7 @@ class Gemm(Matmul):
     invalid: Mapping[str, Spoil] = INNER_MISMATCH | {"c with a row fewer than a": _one_row_fewer}
     gradients = ()
     cofactor = ""
+    sparse = ()
 
     def tensor(self, geometry: GemmGeometry, name: str) -> Tensor | None:  # type: ignore[override]
         """Return an argument or a result; c has the shape and the format of y."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +32,12 @@ from conformance.operators.mistakes import (
 )
 
 FORWARD, BACKWARD_A, BACKWARD_B = "matmul", "matmul_backward_a", "matmul_backward_b"
+OPERANDS = {
+    FORWARD: {"a": "a", "b": "b", "y": "y"},
+    BACKWARD_A: {"a": "da", "b": "b", "y": "dy"},
+    BACKWARD_B: {"a": "a", "b": "db", "y": "dy"},
+}
+"""Operator -> role of a tensor -> its name there: of a gradient it was said that "a is read in column-major order"."""
 
 
 def transposed(array: np.ndarray, g: MatmulGeometry) -> np.ndarray:
@@ -89,20 +98,20 @@ def _dbias_without_last(operator: Operator, g: MatmulGeometry, inputs: Arrays, d
 
 
 _OPERANDS: dict[str, Compute] = {
-    "a taken for its transpose": misread(a=transposed),
-    "b taken for its transpose": misread(b=transposed),
-    "y written transposed": misread(y=transposed),
-    "a read in column-major order": misread(a=other_order),
-    "b read in the other order": misread(b=other_order),
-    "y written in column-major order": misread(y=other_order),
-    "leading dimension of a one too large": misread(a=by_lines(1)),
-    "leading dimension of a one too small": misread(a=by_lines(-1)),
-    "row of a before": misread(a=rolled(0)),
-    "next row of a": misread(a=rolled(0, -1)),
-    "column of b before": misread(b=rolled(0)),
-    "next column of b": misread(b=rolled(0, -1)),
-    "terms of a moved by one": misread(a=rolled(1)),
-    "first row of a for every row": misread(a=lambda a, g: np.repeat(a[:1], g.n, axis=0)),
+    "{a} taken for its transpose": misread(a=transposed),
+    "{b} taken for its transpose": misread(b=transposed),
+    "{y} taken for its transpose": misread(y=transposed),
+    "{a} in column-major order": misread(a=other_order),
+    "{b} in the other order": misread(b=other_order),
+    "{y} in column-major order": misread(y=other_order),
+    "leading dimension of {a} one too large": misread(a=by_lines(1)),
+    "leading dimension of {a} one too small": misread(a=by_lines(-1)),
+    "row of {a} before": misread(a=rolled(0)),
+    "next row of {a}": misread(a=rolled(0, -1)),
+    "column of {b} before": misread(b=rolled(0)),
+    "next column of {b}": misread(b=rolled(0, -1)),
+    "columns of {a} moved by one": misread(a=rolled(1)),
+    "first row of {a} for every row": misread(a=lambda a, g: np.repeat(a[:1], g.n, axis=0)),
     "last row left out": misread(y=zeroed(-1)),
     "last column left out": misread(y=zeroed(slice(None), -1)),
 }
@@ -111,11 +120,11 @@ _TERMS: dict[str, Compute] = {
     "first term left out": misread(a=zeroed(slice(None), 0)),
 }
 _BATCHES: dict[str, Compute] = {
-    "a of the first product for every product": misread(a=first_group(1)),
-    "b of the first product for every product": misread(b=first_group(0)),
-    "a of the product before": misread(a=neighbour(1)),
-    "b of the product before": misread(b=neighbour(0)),
-    "b of the next product": misread(b=neighbour(0, -1)),
+    "{a} of the first product for every product": misread(a=first_group(1)),
+    "{b} of the first product for every product": misread(b=first_group(0)),
+    "{a} of the product before": misread(a=neighbour(1)),
+    "{b} of the product before": misread(b=neighbour(0)),
+    "{b} of the next product": misread(b=neighbour(0, -1)),
     "products in reverse": misread(a=in_reverse(1)),
     "last product left out": misread(y=lambda y, g: zeroed(slice(None), slice(g.k - g.k // g.groups, None))(y, g)),
 }
@@ -140,9 +149,27 @@ _TAILS = (
     ("rows of db", _db_beyond, (BACKWARD_B,)),
 )
 
-ORDERS = tuple(Mistake(name, "index", compute) for name, compute in _OPERANDS.items())
+
+def named_by_operator(
+    computes: Mapping[str, Compute], kind: str, when: Callable[[Any], bool] = lambda g: True
+) -> Iterator[Mistake]:
+    """Yield mistakes whose names have the operands as each operator calls them."""
+    for template, compute in computes.items():
+        operators = defaultdict[str, list[str]](list)
+        for operator, operands in OPERANDS.items():
+            operators[template.format_map(operands)].append(operator)
+        for name, those in operators.items():
+            yield Mistake(name, kind, compute, (*those,), when)
+
+
+def of_forward(mistakes: Iterable[Mistake]) -> tuple[Mistake, ...]:
+    """Return the mistakes of a product, for the operators of a family that has no gradients."""
+    return tuple(replace(mistake, operators=()) for mistake in mistakes if FORWARD in mistake.operators)
+
+
+ORDERS = tuple(named_by_operator(_OPERANDS, "index"))
 """Mistakes about the order of operands and results, and about rows and columns."""
-BATCHES = tuple(Mistake(name, "groups", compute, when=lambda g: g.groups > 1) for name, compute in _BATCHES.items())
+BATCHES = tuple(named_by_operator(_BATCHES, "groups", lambda g: g.groups > 1))
 
 MISTAKES: tuple[Mistake, ...] = (
     *ORDERS,
@@ -161,6 +188,13 @@ MISTAKES: tuple[Mistake, ...] = (
     ),
     *tails_of_sums({FORWARD: ("b", 2), BACKWARD_A: ("b", 1), BACKWARD_B: ("dy", 0)}),
     *BATCHES,
+    Mistake(
+        "dy of the first product for every product",
+        "groups",
+        misread(y=first_group(1)),
+        (BACKWARD_A, BACKWARD_B),
+        lambda g: g.groups > 1,
+    ),
     Mistake("first product alone computed", "groups", _first_alone, (FORWARD, BACKWARD_A), lambda g: g.groups > 1),
     *(Mistake(name, "bias", compute, (FORWARD,), lambda g: g.bias) for name, compute in _BIASES.items()),
     *(Mistake(name, "bias", compute, (BACKWARD_B,), lambda g: g.bias) for name, compute in _OF_DBIAS.items()),

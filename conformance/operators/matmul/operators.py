@@ -24,6 +24,8 @@ from conformance.operators.base import Arrays, ErrorModel, Given, Homogeneous, O
 from conformance.operators.conv.operators import Products
 from conformance.operators.family import LINEAR, Family, Storages
 from conformance.operators.matmul.geometry import MatmulGeometry
+from conformance.operators.matmul.sparse import reached, rule
+from conformance.operators.sparse import SparseRule
 
 
 def by_product(rows: np.ndarray, batch: int) -> np.ndarray:
@@ -89,6 +91,10 @@ class Product(Products):
         result = super().tensor(geometry, name)
         return _of_sums(result) if result and (name in self.returns or name == "bias") else result
 
+    def reached(self, geometry: MatmulGeometry) -> dict[str, np.ndarray]:
+        """Return positions in both operands that are terms of results beside powers of two."""
+        return reached(self.data, self.operand, self.returns[0], geometry)
+
     def flops(self, geometry: MatmulGeometry) -> int:
         """Return 2 * M*N*K of all products."""
         return 2 * geometry.y.size * (geometry.c // geometry.groups)
@@ -107,6 +113,7 @@ class Matmul(Product):
     invalid: Mapping[str, Spoil] = INNER_MISMATCH
     gradients: tuple[str | Operator, ...] = ("matmul_backward_a", "matmul_backward_b")
     cofactor = "dy"
+    sparse: tuple[tuple[str, SparseRule], ...] = (("y", rule("a", "b", "y")),)
 
     def nonfinite(self, geometry: MatmulGeometry) -> Iterator[Special]:
         """Yield also columns of b, and numbers of the bias of other columns; and NaN and infinity in the last row of b:
@@ -150,6 +157,7 @@ class MatmulBackwardA(Product):
     homogeneous = Homogeneous(("dy",), ("da",))
     invalid: Mapping[str, Spoil] = {"dy with a column fewer than b": partial(_without_last, axis=1)}
     cofactor = "a"
+    sparse: tuple[tuple[str, SparseRule], ...] = (("da", rule("dy", "b", "da")),)
 
     def nonfinite(self, geometry: MatmulGeometry) -> Iterator[Special]:
         """Yield also terms of the first column of b."""
@@ -181,6 +189,7 @@ class MatmulBackwardB(Product):
     homogeneous = Homogeneous(("dy",), ("db", "dbias"))
     invalid: Mapping[str, Spoil] = {"dy with a row fewer than a": partial(_without_last, axis=0)}
     cofactor = "b"
+    sparse: tuple[tuple[str, SparseRule], ...] = (("db", rule("a", "dy", "db")),)
 
     def special(self, geometry: MatmulGeometry) -> tuple[Special, ...]:
         """Return also a NaN in the middle column of dy, which shows leaks between columns."""
@@ -230,5 +239,5 @@ FAMILY = Family(
         one_image=("matmul.one-row",),
     ),
     partial=("mm m5 n7 k9 bias1", "mm b3 m4 n6 k5", "mm m33 n17 k12"),
-    lacks=("equal_shapes", "sizes", "sparse"),
+    lacks=("equal_shapes", "sizes"),
 )

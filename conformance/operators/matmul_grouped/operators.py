@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from conformance.dtypes import FILTERS
 from conformance.operators import special_values
 from conformance.operators.base import Arrays, ErrorModel, Given, Homogeneous, Request, Special, Spoil
 from conformance.operators.family import LINEAR, Family, Storages
@@ -120,7 +121,7 @@ class MatmulGrouped(_Grouped):
     """a[M,K], b[G,K,N] -> y[M,N]."""
 
     name = "matmul_grouped"
-    dtypes = Matmul.dtypes
+    dtypes = tuple(name for name in Matmul.dtypes if name not in FILTERS)
     arguments, returns = ("a", "b"), ("y",)
     data, operand, free_axis = "a", "b", 0
     homogeneous = Homogeneous(("a",), ("y",))

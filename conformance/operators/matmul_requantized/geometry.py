@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 from conformance.dtypes import WHOLE
 from conformance.operators.descriptor import Field
 from conformance.operators.matmul.geometry import MatmulGeometry
-from conformance.operators.requantized_geometry import HIGHEST, LOWEST, ZeroPoints, zero_point
+from conformance.operators.requantized_geometry import ZeroPoints, zero_point
 
 LARGEST_SUM = 2**31 - 1
 
@@ -29,7 +29,7 @@ class RequantizedSizes(NamedTuple):
 
 @dataclass(frozen=True)
 class RequantizedMatmulGeometry(ZeroPoints, MatmulGeometry):
-    """A matrix product whose result has 8 bits, like its operands. Raises GeometryError for zero points that int8 does
+    """A matrix product whose result has 8 bits, like its operands. Raises GeometryError for zero points that 8 bits do
     not hold. In fp8, zero points are 0."""
 
     PREFIX: ClassVar[str] = "qmm"
@@ -37,6 +37,7 @@ class RequantizedMatmulGeometry(ZeroPoints, MatmulGeometry):
         0: (*MatmulGeometry.FIELDS[0], zero_point("a"), zero_point("b"), zero_point("y"))
     }
     family: ClassVar[str] = "matmul_requantized"
+    weights: ClassVar[str] = "b"
 
     a_zero_point: int = 0
     b_zero_point: int = 0
@@ -47,12 +48,14 @@ class RequantizedMatmulGeometry(ZeroPoints, MatmulGeometry):
         self.check_zero_points()
 
     def exists_in(self, dtype: str) -> bool:
-        """Return whether the problem exists in a dtype: zero points other than 0 are of int8, whose sums have 32 bits.
-        A bias is drawn up to 2^13 sqrt(K)."""
-        if dtype not in WHOLE:
+        """Return whether the problem exists in a dtype: zero points are held by their tensors, and 0 in fp8; sums of
+        whole numbers have 32 bits. A bias is drawn up to 2^13 sqrt(K)."""
+        if not super().exists_in(dtype) or dtype not in WHOLE:
             return super().exists_in(dtype)
-        terms = self.c // self.groups
-        farthest = [max(HIGHEST - point, point - LOWEST) for point in (self.a_zero_point, self.b_zero_point)]
+        terms, farthest = self.c // self.groups, []
+        for tensor, point in (("a", self.a_zero_point), ("b", self.b_zero_point)):
+            low, high = self.ends_of(tensor, dtype)
+            farthest.append(max(high - point, point - low))
         return terms * math.prod(farthest) + (math.isqrt(terms + 1) << 13) <= LARGEST_SUM
 
     @property

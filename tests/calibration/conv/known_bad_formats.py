@@ -13,7 +13,7 @@ import numpy as np
 from conformance.dtypes import BF16, FP16, TRAINED
 from conformance.operators import CONVOLUTIONS, Arrays, Operator
 from tests.calibration.kernels.arithmetic import EXACT, KernelArithmetic, folded, short, to, to_storage
-from tests.calibration.kernels.kernel import FP8, INT8, Mutant, Run, exact, of_operator, on_inputs, on_outputs
+from tests.calibration.kernels.kernel import FP8, INT8, UINT8, Mutant, Run, exact, of_operator, on_inputs, on_outputs
 from tests.calibration.kernels.lowering import lowered
 from tests.calibration.kernels.rounding import bits
 
@@ -247,4 +247,35 @@ _WHOLE = (
 )
 """Mistakes in sums of whole numbers."""
 
-KNOWN_BAD: tuple[Mutant, ...] = (*_CODES, *_SUMS, *_WHOLE)
+
+def _always(geometry: Any) -> bool:
+    return True
+
+
+def _signed(array: np.ndarray) -> np.ndarray:
+    """Read bytes without a sign as if they had one."""
+    return array.view(np.int8).astype(np.float64)
+
+
+_UNSIGNED = tuple(
+    _mutant(f"uint8: {name}", run, UINT8, FORWARD, when=short if "16 bits" in name else _always)
+    for name, run in (
+        ("data read as signed", _reading(_signed, "x")),
+        ("filters read as unsigned", _reading(_unsigned, "w")),
+        ("two products are added in 16 bits", _summed(_pairs_saturated, 2)),
+        ("sums saturate at 16 bits", _summed_in_16_bits(_saturated(16))),
+        ("sums wrap around at 16 bits", _summed_in_16_bits(_wrapped(16))),
+        ("sums in fp32", _in_fp32),
+        ("data saturate at 127", _reading(_within(127.0), "x")),
+        ("data saturate at 254", _reading(_within(254.0), "x")),
+        ("data have 7 bits", _reading(lambda x: x.astype(np.float64) - x % 2, "x")),
+        ("data less 128, not made up for", _reading(lambda x: x.astype(np.float64) - 128, "x")),
+        ("zero point of padding not taken off", partial(_as_unsigned, pad=128.0, compensated=True)),
+        ("result saturates at 8 bits", _writing(lambda y: np.clip(y.astype(np.float64), 0, 255))),
+        ("result saturates at 0", _writing(lambda y: np.maximum(y.astype(np.float64), 0))),
+        ("bias ignored", _reading(lambda bias: np.zeros_like(bias, np.float64), "bias")),
+    )
+)
+"""Mistakes about bytes without a sign, beside filters that have one."""
+
+KNOWN_BAD: tuple[Mutant, ...] = (*_CODES, *_SUMS, *_WHOLE, *_UNSIGNED)

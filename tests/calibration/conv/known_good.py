@@ -15,10 +15,10 @@ from conformance.operators import CONVOLUTIONS, ConvGeometry
 from tests.calibration.conv.transforms import fft, fft_with_steps, three_by_three, unit_steps, winograd
 from tests.calibration.kernels import sums
 from tests.calibration.kernels.kernel import (
+    BYTES,
     DEFAULT,
     FP8,
     FP32_ONLY,
-    INT8,
     STORED,
     CampaignRow,
     KnownGood,
@@ -122,7 +122,7 @@ _PARTIALS = (
 """Split-K with partial sums stored in 16 bits."""
 
 _WHOLE = tuple(
-    _summed(f"int32-{name}", total, dtypes=INT8, operators=CONVOLUTIONS[:1], stricter=None)
+    _summed(f"int32-{name}", total, dtypes=BYTES, operators=CONVOLUTIONS[:1], stricter=None)
     for name, total in {
         "sequential": Sum(work=np.int32, held=np.int32),
         "reversed": Sum(work=np.int32, held=np.int32, order=sums.backwards),
@@ -145,11 +145,11 @@ SUMS: tuple[KnownGood, ...] = (*_ORDERS, *_STEPS, *_INPUTS, *_PARTIALS)
 KNOWN_GOOD: tuple[KnownGood, ...] = (*SUMS, *_WHOLE, *_TRANSFORMS)
 
 ROWS = (
-    CampaignRow("n2 c8 h9 w9 k16 r3 s3 p1 b1", every=5, dtypes=(*FP8, *INT8)),
-    CampaignRow("n2 c6 h11 w8 k10 r3 s3 u2x1 p0:1x2:0 d1x2 g2 b1", every=5, dtypes=(*FP8, *INT8)),
-    CampaignRow("n2 c8 w19 k12 s3 p1 b1", every=5, dtypes=(*FP8, *INT8)),
-    CampaignRow("n2 c4 d5 h6 w7 k6 t3 r3 s3 p1 b1", every=5, dtypes=(*FP8, *INT8)),
-    CampaignRow("n1 c512 h4 w4 k8 r3 s3 p1 b1", ("conv_forward",), 10, dtypes=(*FP8, *INT8)),
+    CampaignRow("n2 c8 h9 w9 k16 r3 s3 p1 b1", every=5, dtypes=(*FP8, *BYTES)),
+    CampaignRow("n2 c6 h11 w8 k10 r3 s3 u2x1 p0:1x2:0 d1x2 g2 b1", every=5, dtypes=(*FP8, *BYTES)),
+    CampaignRow("n2 c8 w19 k12 s3 p1 b1", every=5, dtypes=(*FP8, *BYTES)),
+    CampaignRow("n2 c4 d5 h6 w7 k6 t3 r3 s3 p1 b1", every=5, dtypes=(*FP8, *BYTES)),
+    CampaignRow("n1 c512 h4 w4 k8 r3 s3 p1 b1", ("conv_forward",), 10, dtypes=(*FP8, *BYTES)),
     CampaignRow("n3 c1 h7 w5 k1 r1 s1"),
     CampaignRow("n2 c16 h6 w6 k12 r1 s1 u2 b1"),
     CampaignRow("n1 c9 h8 w8 k9 r3 s3 p1 g9 b1"),

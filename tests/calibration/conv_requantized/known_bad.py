@@ -6,7 +6,7 @@ from conformance.operators.conv_requantized.steps import Steps, around
 from conformance.operators.requantized_geometry import LOWEST
 from tests.calibration.conv_requantized.known_good import compensated, summed
 from tests.calibration.kernels.arithmetic import short
-from tests.calibration.kernels.kernel import INT8, Mutant
+from tests.calibration.kernels.kernel import INT8, UINT8, Mutant
 from tests.calibration.kernels.requantized import Bad, pairs
 
 _BAD = Bad("conv_requantized", "requantized", Steps, summed, short, long=lambda g: 2000 < g.filter.size // g.k < 9000)
@@ -22,4 +22,19 @@ _READ = (
     ),
 )
 
-KNOWN_BAD: tuple[Mutant, ...] = (*_BAD.rounded(), *_READ, *_BAD.scaled(), *_BAD.summed(), *_BAD.in_fp8())
+_UNSIGNED = (
+    _BAD.stepping("padding holds 128", UINT8, image=lambda g, x: around(g, x, 128) - g.x_zero_point),
+    _BAD.stepping("x has 7 bits", UINT8, image=lambda g, x: around(g, x - x % 2 - g.x_zero_point)),
+    _BAD.mutant("two products of x as it is saturate at 16 bits", compensated(summed(pairs)), UINT8, when=short),
+)
+"""Bytes without a sign: filters are signed, so that two products exceed 16 bits."""
+
+KNOWN_BAD: tuple[Mutant, ...] = (
+    *_BAD.rounded(),
+    *_READ,
+    *_BAD.scaled(),
+    *_BAD.summed(),
+    *_BAD.in_fp8(),
+    *_BAD.unsigned(),
+    *_UNSIGNED,
+)

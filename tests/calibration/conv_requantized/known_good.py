@@ -12,7 +12,7 @@ import numpy as np
 from conformance.operators import Arrays, ConvGeometry, Operator
 from conformance.operators.conv_requantized.geometry import RequantizedGeometry as Geometry
 from conformance.operators.conv_requantized.steps import FORWARD, Steps, Sums, around, exact_sums
-from tests.calibration.kernels.kernel import FP8, INT8, CampaignRow, KnownGood
+from tests.calibration.kernels.kernel import BYTES, FP8, INT8, UINT8, CampaignRow, KnownGood
 from tests.calibration.kernels.lowering import lowered
 from tests.calibration.kernels.requantized import Total, good, known_good
 
@@ -57,17 +57,19 @@ def _below_24_bits(g: Geometry) -> bool:
 
 KNOWN_GOOD: tuple[KnownGood, ...] = (
     *good(FAMILY, "requantized", Steps, summed, _below_24_bits),
-    known_good(FAMILY, "requantized zero point compensated", compensated(exact_sums), INT8),
-    known_good(FAMILY, "requantized unsigned", _as_unsigned, INT8),
+    known_good(FAMILY, "requantized zero point compensated", compensated(exact_sums), BYTES),
+    known_good(FAMILY, "requantized unsigned", _as_unsigned, BYTES),
 )
 
 ROWS = (
-    CampaignRow("q n2 c8 h9 w9 k16 r3 s3 p1 b1", dtypes=(*FP8, *INT8)),
+    CampaignRow("q n2 c6 h11 w8 k10 r3 s3 u2x1 p0:1x2:0 d1x2 g2 b1 zx128 zy5", dtypes=UINT8),
+    CampaignRow("q n3 c16 h6 w7 k12 r1 s1 zx255 zy128", dtypes=UINT8),
+    CampaignRow("q n2 c8 h9 w9 k16 r3 s3 p1 b1", dtypes=(*FP8, *BYTES)),
     CampaignRow("q n2 c6 h11 w8 k10 r3 s3 u2x1 p0:1x2:0 d1x2 g2 b1 zx-3 zy5", dtypes=INT8),
     CampaignRow("q n3 c16 h6 w7 k12 r1 s1 zx-128 zy-128", dtypes=INT8),
     CampaignRow("q n2 c5 w33 k10 s5 u2 p2 g5 b1 zx7 zy-1", dtypes=INT8),
     CampaignRow("q n2 c4 d5 h6 w7 k6 t3 r3 s3 p1 b1 zx1 zy3", dtypes=INT8),
     CampaignRow("q n2 c4 d5 h6 w7 k6 t3 r3 s3 p1", dtypes=FP8),
     CampaignRow("q n2 c64 w31 k12 s5 p2 b1", dtypes=FP8, every=2),
-    CampaignRow("q n1 c515 h4 w5 k8 r3 s3 p1 b1", dtypes=(*FP8, *INT8), every=5),
+    CampaignRow("q n1 c515 h4 w5 k8 r3 s3 p1 b1", dtypes=(*FP8, *BYTES), every=5),
 )

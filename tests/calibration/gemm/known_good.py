@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from conformance.contract import Contract
 from conformance.dtypes import sums_of
 from conformance.operators import OPERATORS, Arrays, Operator
 from conformance.operators.gemm.geometry import GemmGeometry
 from conformance.operators.matmul.geometry import MatmulGeometry
 from conformance.operators.matmul.operators import by_product, by_rows
+from conformance.slices import Slices
 from tests.calibration.conv.known_good import SUMS
-from tests.calibration.kernels.kernel import FP8, STORED, CampaignRow, KnownGood, Run, stored
+from tests.calibration.kernels.emulated import Emulated
+from tests.calibration.kernels.kernel import FP8, STORED, CampaignRow, KnownGood, Run, plain, stored
 
 MATMUL = OPERATORS["matmul"]
 Added = Callable[[GemmGeometry, np.ndarray, np.ndarray | None], np.ndarray]
@@ -65,7 +68,19 @@ def _begun_with_c(operator: Operator, g: GemmGeometry, inputs: Arrays, dtype: st
     return stored({"y": by_rows(y)}, sums_of(dtype))
 
 
-_OF_PRODUCTS = tuple(
+SLICED = Contract(inputs=Slices(4))
+
+
+def _at_random(operator: Operator, g: GemmGeometry, inputs: Arrays, dtype: str) -> Arrays:
+    """Round sums in fp32 to one of the two numbers of bf16 beside them, by the distance."""
+    sums = with_factors(plain, by_steps)(operator, g, inputs, "fp32")["y"]
+    below = sums.view(np.uint32)
+    raised = below + np.random.default_rng(sums.size).integers(0, 1 << 16, sums.shape, np.uint32)
+    bits = np.where(np.isfinite(sums), raised, below) & np.uint32(0xFFFF0000)
+    return stored({"y": bits.view(np.float32)}, dtype)
+
+
+_SUMS: tuple[KnownGood, ...] = tuple(
     replace(kernel, name=f"gemm {kernel.name}{way}", family="gemm", operators=("gemm",), run=of(kernel.run),
             dtypes=(*STORED, *FP8) if kernel.dtypes == (*STORED, *FP8) else ("fp32",))
     for kernel in SUMS
@@ -74,7 +89,15 @@ _OF_PRODUCTS = tuple(
     if not (way == ", a scaled" and kernel.contract.inputs != "exact")
 )  # fmt: skip
 KNOWN_GOOD: tuple[KnownGood, ...] = (
-    *_OF_PRODUCTS,
+    *_SUMS,
+    replace(_SUMS[0], name="gemm in slices", contract=SLICED, run=with_factors(Emulated(SLICED), by_steps)),
+    replace(
+        _SUMS[0],
+        name="gemm, stored at random",
+        contract=Contract(stored="stochastic"),
+        run=_at_random,
+        dtypes=("bf16",),
+    ),
     KnownGood("gemm begun with c", "gemm", _begun_with_c, operators=("gemm",), dtypes=(*STORED, *FP8)),
 )
 

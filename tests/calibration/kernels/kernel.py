@@ -27,7 +27,8 @@ DEFAULT, BETTER = Contract(), Contract(accumulate="fp64")
 STORED = ("fp32", "bf16", "fp16")
 SHORT = ("bf16", "fp16")
 FP32_ONLY = ("fp32",)
-FP8, INT8 = ("fp8_e4m3", "fp8_e5m2"), ("int8",)
+FP8, INT8, UINT8 = ("fp8_e4m3", "fp8_e5m2"), ("int8",), ("uint8",)
+BYTES = (*INT8, *UINT8)
 PLAIN = tuple(name for name in ORDINARY if name not in NORMALISED)
 """Operators whose outputs are sums of inputs or of their products, or inputs themselves."""
 

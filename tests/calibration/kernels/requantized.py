@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from conformance.contract import Contract
-from conformance.dtypes import BF16, FORMATS, FP16, FP32, STORAGE, Format
+from conformance.dtypes import BF16, FORMATS, FP16, FP32, STORAGE, Format, ends
 from conformance.operators.requantized import LARGEST, TIES, stored
 from conformance.operators.requantized_geometry import HIGHEST, LOWEST
 from conformance.operators.requantized_steps import (
@@ -20,13 +20,14 @@ from conformance.operators.requantized_steps import (
     as_defined,
     exactly,
     in_fp32,
+    kept,
     not_saturated,
     saturated,
     wrapped,
 )
 from tests.calibration.kernels import sums
 from tests.calibration.kernels.arithmetic import folded
-from tests.calibration.kernels.kernel import DEFAULT, FP8, INT8, KnownGood, Mutant
+from tests.calibration.kernels.kernel import BYTES, DEFAULT, FP8, INT8, UINT8, KnownGood, Mutant
 from tests.calibration.kernels.rounding import bits, overflowing
 from tests.calibration.kernels.sums import Sum
 
@@ -35,7 +36,7 @@ Total = Callable[[np.ndarray, np.ndarray, int], np.ndarray]
 Summing = Callable[[Total], Any]
 """The total of a product -> the step of a family's kernels that adds up so."""
 
-BOTH = (*INT8, *FP8)
+BOTH = (*BYTES, *FP8)
 E5M2 = FP8[1:]
 _EMULATED = partial(Sum, work=np.float64)
 _WHOLE = partial(Sum, work=np.int32, held=np.int32)
@@ -56,7 +57,8 @@ def _scaled_in_two_steps(g: Any, sums: np.ndarray, scale: np.ndarray) -> np.ndar
 def _by_magic_number(g: Any, values: np.ndarray, dtype: str) -> np.ndarray:
     """Round by adding and subtracting a number in fp32 that leaves no bit behind the point, as XNNPACK does."""
     magic = np.float32(1.5 * 2**23)
-    limited = np.clip(values, LOWEST - g.y_zero_point, HIGHEST - g.y_zero_point).astype(np.float32)
+    low, high = ends(dtype)
+    limited = np.clip(values, low - g.y_zero_point, high - g.y_zero_point).astype(np.float32)
     return ((limited + magic) - magic).astype(np.float64) + g.y_zero_point
 
 
@@ -78,16 +80,16 @@ def good(
         kernel("exact sums", BOTH),
         kernel("scaled in fp64", BOTH, scaled=exactly, stored=_through_fp32),
         kernel("scaled in two steps", BOTH, scaled=_scaled_in_two_steps),
-        kernel("int32 sequential", INT8, sums=summed(_WHOLE())),
-        kernel("int32 blocked", INT8, sums=summed(_WHOLE(lanes=sums.blocks(32)))),
-        kernel("int32 reversed", INT8, sums=summed(_WHOLE(order=sums.backwards))),
+        kernel("int32 sequential", BYTES, sums=summed(_WHOLE())),
+        kernel("int32 blocked", BYTES, sums=summed(_WHOLE(lanes=sums.blocks(32)))),
+        kernel("int32 reversed", BYTES, sums=summed(_WHOLE(order=sums.backwards))),
         known_good(
-            family, f"{word} fp32 sums below 2^24", short, INT8, when=below_24_bits,
+            family, f"{word} fp32 sums below 2^24", short, BYTES, when=below_24_bits,
             exempted={"cancelled": "sums are larger there"},
         ),
-        kernel("rounded by a magic number", INT8, stored=_by_magic_number),
-        kernel("ties away", INT8, Contract(ties="away"), stored=saturated(TIES["away"])),
-        kernel("ties up", INT8, Contract(ties="up"), stored=saturated(TIES["up"])),
+        kernel("rounded by a magic number", BYTES, stored=_by_magic_number),
+        kernel("ties away", BYTES, Contract(ties="away"), stored=saturated(TIES["away"])),
+        kernel("ties up", BYTES, Contract(ties="up"), stored=saturated(TIES["up"])),
         kernel("fp32 sequential", FP8, sums=summed(Sum())),
         kernel("fp32 pairwise", FP8, sums=summed(Sum(lanes=sums.blocks(1), combine=sums.pairwise))),
         kernel("fp32 shuffled", FP8, sums=summed(Sum(order=sums.shuffled))),
@@ -119,7 +121,7 @@ def _by_magic_bits(g: Any, values: np.ndarray, dtype: str) -> np.ndarray:
     excludes."""
     magic = np.float32(1.5 * 2**23)
     whole = (values.astype(np.float32) + magic).view(np.int32).astype(np.float64) - float(magic.view(np.int32))
-    return np.clip(wrapped(whole, 32) + g.y_zero_point, LOWEST, HIGHEST)
+    return np.clip(wrapped(whole, 32) + g.y_zero_point, *ends(dtype))
 
 
 # scale and bias
@@ -167,6 +169,16 @@ _SUMS: dict[str, Total] = {
 _AFTER_SUMS: dict[str, Change] = {
     "sums lose 8 bits before the scale": lambda sums: np.floor(sums / 256) * 256,
     "sums are rounded to 8 bits before the scale": lambda sums: np.clip(sums, LOWEST, HIGHEST),
+}
+
+
+# results without a sign
+
+_UNSIGNED: dict[str, Store] = {
+    "stored in int8": lambda g, v, dtype: kept(np.clip(np.rint(v) + g.y_zero_point, LOWEST, HIGHEST), dtype),
+    "saturates at 0 and 127": saturated(np.rint, low=0, high=HIGHEST),
+    "saturates at the upper end alone": saturated(np.rint, low=-np.inf),
+    "the zero point of y is 128": lambda g, v, dtype: np.clip(np.rint(v) + 128, *ends(dtype)),
 }
 
 
@@ -222,7 +234,7 @@ class Bad:
 
     def mutant(self, name: str, run: Any, dtypes: tuple[str, ...], base: Any = None, **more: Any) -> Mutant:
         """Return a wrong kernel of the family."""
-        full = f"{self._word} {'int8' if dtypes == INT8 else 'fp8'}: {name}"
+        full = f"{self._word} {'fp8' if dtypes[0] in FP8 else dtypes[0]}: {name}"
         base = base or self._good
         return Mutant(full, "formats", run, operators=(self._family,), dtypes=dtypes, base=base, **more)
 
@@ -263,6 +275,15 @@ class Bad:
             self.stepping("sums in bf16", FP8, sums=self._summed(_SUMS["sums in bf16"])),
             self.stepping("sums rounded to bf16 before the scale", FP8, **_before_scale(_to(BF16))),
         )  # fmt: skip
+
+    def unsigned(self) -> tuple[Mutant, ...]:
+        """Return the kernels that are wrong about bytes without a sign."""
+        short = {name: self._summed(total) for name, total in _SUMS.items() if "16 bits" in name}
+        return (
+            *(self.stepping(name, UINT8, self._short, sums=total) for name, total in short.items()),
+            *(self.stepping(name, UINT8, stored=store) for name, store in _UNSIGNED.items()),
+            self.stepping("rounded by a magic number without limits", UINT8, stored=_by_magic_bits),
+        )
 
     def in_fp8(self) -> tuple[Mutant, ...]:
         """Return the kernels whose results in fp8 are wrong."""

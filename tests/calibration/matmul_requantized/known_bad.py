@@ -6,7 +6,7 @@ import numpy as np
 
 from conformance.operators.matmul_requantized.geometry import RequantizedMatmulGeometry as Geometry
 from conformance.operators.matmul_requantized.steps import Steps
-from tests.calibration.kernels.kernel import INT8, Mutant
+from tests.calibration.kernels.kernel import INT8, UINT8, Mutant
 from tests.calibration.kernels.requantized import Bad, pairs
 from tests.calibration.matmul_requantized.known_good import compensated, summed
 
@@ -34,4 +34,20 @@ _READ = (
     ),
 )
 
-KNOWN_BAD: tuple[Mutant, ...] = (*_BAD.rounded(), *_READ, *_BAD.scaled(), *_BAD.summed(), *_BAD.in_fp8())
+_UNSIGNED = (
+    _BAD.stepping("a has 7 bits", UINT8, rows=lambda g, a: a - a % 2 - g.a_zero_point),
+    _BAD.mutant(
+        "two products of a and b as they are saturate at 16 bits", compensated(summed(pairs)), UINT8, when=_short
+    ),
+)
+"""Bytes without a sign: weights are signed, so that two products exceed 16 bits."""
+
+KNOWN_BAD: tuple[Mutant, ...] = (
+    *_BAD.rounded(),
+    *_READ,
+    *_BAD.scaled(),
+    *_BAD.summed(),
+    *_BAD.in_fp8(),
+    *_BAD.unsigned(),
+    *_UNSIGNED,
+)

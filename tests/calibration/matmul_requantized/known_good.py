@@ -17,7 +17,7 @@ from conformance.operators.matmul_requantized.steps import (
     of_rows,
     of_terms,
 )
-from tests.calibration.kernels.kernel import FP8, INT8, CampaignRow, KnownGood
+from tests.calibration.kernels.kernel import BYTES, FP8, INT8, UINT8, CampaignRow, KnownGood
 from tests.calibration.kernels.lowering import lowered
 from tests.calibration.kernels.requantized import Total, good, known_good
 
@@ -61,22 +61,24 @@ def _below_24_bits(g: Geometry) -> bool:
 
 KNOWN_GOOD: tuple[KnownGood, ...] = (
     *good(FAMILY, "requantized product", Steps, summed, _below_24_bits),
-    known_good(FAMILY, "requantized product, zero points compensated", compensated(exact_sums), INT8),
+    known_good(FAMILY, "requantized product, zero points compensated", compensated(exact_sums), BYTES),
     known_good(
-        FAMILY, "requantized product, zero point of a compensated", Steps(rows=as_it_is, sums=_half_compensated), INT8
+        FAMILY, "requantized product, zero point of a compensated", Steps(rows=as_it_is, sums=_half_compensated), BYTES
     ),
     known_good(
-        FAMILY, "requantized product, a and b unsigned", Steps(rows=_as_unsigned("a"), columns=_as_unsigned("b")), INT8
+        FAMILY, "requantized product, a and b unsigned", Steps(rows=_as_unsigned("a"), columns=_as_unsigned("b")), BYTES
     ),
 )  # fmt: skip
 
 ROWS = (
-    CampaignRow("qmm m9 n16 k72 bias1", dtypes=(*FP8, *INT8)),
+    CampaignRow("qmm m11 n10 k27 bias1 za128 zb5 zy5", dtypes=UINT8),
+    CampaignRow("qmm m13 n12 k16 za255 zb-1 zy128", dtypes=UINT8),
+    CampaignRow("qmm m9 n16 k72 bias1", dtypes=(*FP8, *BYTES)),
     CampaignRow("qmm m11 n10 k27 bias1 za-3 zb5 zy5", dtypes=INT8),
     CampaignRow("qmm m13 n12 k16 za-128 zb-1 zy-128", dtypes=INT8),
     CampaignRow("qmm b3 m7 n8 k10 za7 zb-9 zy-1", dtypes=INT8),
     CampaignRow("qmm b3 m7 n8 k10", dtypes=FP8),
     CampaignRow("qmm m6 n12 k320 bias1", dtypes=FP8, every=2),
-    CampaignRow("qmm m4 n8 k4635 bias1", dtypes=(*FP8, *INT8), every=5),
+    CampaignRow("qmm m4 n8 k4635 bias1", dtypes=(*FP8, *BYTES), every=5),
     CampaignRow("qmm m4 n8 k4635 bias1 za2 zb-3", dtypes=INT8, every=5),
 )
