@@ -177,10 +177,11 @@ def _powers(
             (power < lowest) | (power > highest), 0, np.ldexp(operand, np.minimum(power, highest))
         ),
     }
-    if "bias" in inputs:
-        unit, sign = np.resize(exponents, geometry.k), np.resize(signs, geometry.k)
-        bias = np.ldexp(_signed(inputs["bias"], sign), np.minimum(unit, highest))
-        scaled["bias"] = np.where(unit > highest, 0, bias)
+    unit, sign = np.resize(exponents, geometry.k), np.resize(signs, geometry.k)
+    for name, turn in operator.addends(geometry).items():
+        if name in inputs:  # in units of its sum, so that a kernel that begins with it is exact as well
+            added = np.ldexp(_signed(inputs[name], turn * sign), np.minimum(unit, highest))
+            scaled[name] = np.where(unit > highest, 0, added)
     return inputs | {name: array.astype(STORAGE[recipe.dtype]) for name, array in scaled.items()}
 
 

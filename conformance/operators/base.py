@@ -429,6 +429,10 @@ class Operator:
         """Return the arguments that a kernel must not read on this geometry; they are full of NaN."""
         return ()
 
+    def addends(self, geometry: Any) -> dict[str, int]:
+        """Return the arguments that are added to sums of products, by column, with the sign in which they are added."""
+        return {"bias": 1}
+
     def reached(self, geometry: Any) -> dict[str, np.ndarray]:
         """Return positions in inputs that are not zero on the sparse distribution, so that results beside powers of two
         are not zero."""

@@ -1,4 +1,4 @@
-"""MLX on its CPU device: mx.conv_general, mlx.nn.BatchNorm, MaxPool2d and AvgPool2d; gradients by mx.vjp. NHWC.
+"""MLX on its CPU device: mx.conv_general, matmul, addmm, mlx.nn.BatchNorm, MaxPool2d and AvgPool2d; mx.vjp. NHWC.
 
 A problem is one lazy expression, evaluated when its results go to NumPy (bf16 as a view of uint16). Not taken: what MLX
 refuses when it evaluates (some float64 convolutions); a bias in 16 bits, which an operation of its own adds and rounds
@@ -16,6 +16,8 @@ mx.set_default_device(mx.cpu)
 mx.set_cache_limit(0)  # freed buffers go back to the system
 impl = Implementation("mlx-cpu", version=mx.__version__, unsafe=("fork",))
 NHWC = {"layouts": ("nhwc",), "dtypes": ("fp32", "fp64", "fp16", "bf16")}
+ADDMM = "https://ml-explore.github.io/mlx/build/html/python/_autosummary/mlx.core.addmm.html"
+MATRICES = NHWC | {"layouts": ("nn", "nt", "tn", "tt")}
 BATCH_NORM = NHWC | {"contract": Contract(between="storage")}  # convolution and normalisation are two operations
 
 
@@ -118,3 +120,21 @@ def avg_pool_forward(x, *, kernel_size, stride, padding, ceil_mode, count_includ
 def avg_pool_backward(dy, *, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override, input_size):
     layer = pool(nn.AvgPool2d, input_size, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
     return arrays(*mx.vjp(layer, [mx.zeros((len(dy), *input_size, dy.shape[3]), tensor(dy).dtype)], [tensor(dy)])[1])
+
+
+def turned(a, b, layout):
+    return (tensor(t) if lies == "n" else tensor(t).swapaxes(-1, -2) for t, lies in zip((a, b), layout, strict=True))
+
+
+@impl.implements("matmul", **MATRICES)
+def matmul(a, b, bias, *, layout):
+    a, b = turned(a, b, layout)
+    return arrays(a @ b if bias is None else mx.addmm(tensor(bias), a, b))
+
+
+@impl.implements("gemm", **MATRICES)
+def gemm(a, b, c, *, layout, alpha, beta):
+    return arrays(mx.addmm(tensor(c), *turned(a, b, layout), alpha, beta))
+
+
+impl.waive("gemm", reason="no terms: c times beta = 0, with its NaN", url=ADDMM, when=lambda p: p.beta == 0 == p.k)

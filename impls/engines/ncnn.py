@@ -3,9 +3,9 @@
 The filter and the bias of (de)convolutions are inputs of the net (`dynamic_weight`), so that a net belongs to a problem
 and not to its data; only BatchNorm has no such form, its four vectors are loaded from a file. ncnn takes NCHW alone.
 A Mat of `batch_index=0` is a batch. Backward-data is Deconvolution, with its output padding for rows that no window
-reaches. There is no other gradient, no batch statistics, no empty Mat, no pooling dilation, no divisor; full padding
-(ceil mode) keeps a last window that starts beyond the image and counts what it adds as padding. x86 has no fp16
-storage; `use_bf16_storage` is bf16, by instructions (VDPBF16PS, VCVTNEPS2BF16) that flush subnormal numbers.
+reaches. Gemm multiplies c by alpha, too. No other gradient, batch statistics, empty Mat, pooling dilation, divisor;
+full padding (ceil mode) keeps a last window that starts beyond the image and counts what it adds as padding. x86 has no
+fp16 storage; `use_bf16_storage` is bf16, by instructions (VDPBF16PS, VCVTNEPS2BF16) that flush subnormal numbers.
 `ncnn-cpu` is without Winograd, ncnn's default; `ncnn-winograd-cpu` has F(2x2) and F(4x4), but not F(6x6), which no
 contract describes.
 """
@@ -20,6 +20,8 @@ from conformance import Contract, Implementation, Unsupported
 
 engine = Implementation("ncnn-cpu", version=ncnn.__version__)
 winograd = Implementation("ncnn-winograd-cpu", version=ncnn.__version__, contract=Contract(algorithm="winograd-f4"))
+MATRICES = {"layouts": ("nn", "nt", "tn", "tt"), "when": lambda p: p.batch == 1 and p.m * p.k > 0}
+SCALED = MATRICES | {"when": lambda p: MATRICES["when"](p) and (not p.beta or np.frexp(p.alpha)[0] in (0.5, -0.5))}
 FLUSHED = {"dtypes": ("bf16",), "contract": Contract(subnormals="flushed")}
 STORED = {"dtypes": ("bf16",), "contract": Contract(subnormals="flushed", between="storage")}
 
@@ -38,10 +40,10 @@ def build(inputs, layers, bf16, winograd, weights=None):
     return net
 
 
-def compute(layers, x, *, winograd=False, weights=None, **others):
+def compute(layers, x, *, winograd=False, weights=None, batch=0, **others):  # 233: no batch
     bf16 = x.dtype == ml_dtypes.bfloat16
     mats = {n: ncnn.Mat(v.view(np.uint16) if bf16 else v) for n, v in others.items() if v is not None}
-    mats["x"] = ncnn.Mat(x.view(np.uint16) if bf16 else x, batch_index=0)
+    mats["x"] = ncnn.Mat(x.view(np.uint16) if bf16 else x, batch_index=batch)
     net = build(mats, layers, bf16, winograd, weights)
     extractor = net.create_extractor()
     for name, mat in mats.items():
@@ -50,7 +52,7 @@ def compute(layers, x, *, winograd=False, weights=None, **others):
     if code:
         raise RuntimeError(f"ncnn: {code}")
     bits = ncnn.cast_float32_to_bfloat16(y, net.opt) if bf16 else y
-    return bits.numpy("H" if bf16 else "f", batch_index=0).view(x.dtype)
+    return bits.numpy("H" if bf16 else "f", batch_index=batch).view(x.dtype)
 
 
 def conv_line(kind, output, w, bias, stride, padding, dilation, groups, more):
@@ -117,3 +119,22 @@ def avg_pool_forward(x, *, kernel_size, stride, padding, ceil_mode, count_includ
 @engine.implements("max_pool_forward", when=lambda p: p.n and p.dilation == (1, 1), **FLUSHED)
 def max_pool_forward(x, *, kernel_size, stride, padding, ceil_mode):
     return pool(x, 0, kernel_size, stride, padding, ceil_mode)
+
+
+@engine.implements("matmul", layouts=("nn", "nt"), when=lambda p: not p.bias and p.m * p.k > 0)
+@engine.implements("matmul", layouts=("nn", "nt"), when=lambda p: not p.bias and p.m * p.k > 0, **FLUSHED)
+def matmul(a, b, bias, *, layout):
+    return compute([f"MatMul product 2 1 x b y 0={int(layout[1] == 't')}"], a, b=b, batch=233)
+
+
+def gemm(a, b, c, *, layout, alpha=1.0, beta=1.0):  # ncnn's beta is multiplied by alpha
+    names, turned = "3 1 x b c" if beta and c is not None else "2 1 x b", [int(lies == "t") for lies in layout]
+    line = f"Gemm product {names} y 0={alpha} 1={beta / alpha} 2={turned[0]} 3={turned[1]}"
+    return compute([line], a, b=b, c=c if beta else None, batch=233)
+
+
+for how in ({}, FLUSHED):
+    engine.implements("gemm", **SCALED, **how)(gemm)
+    engine.implements("matmul", **MATRICES, **how)(
+        lambda a, b, bias, *, layout: gemm(a, b, None if bias is None else bias[None], layout=layout)
+    )

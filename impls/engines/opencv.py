@@ -115,5 +115,13 @@ def max_pool_forward(x, *, kernel_size, stride, padding, dilation, ceil_mode):
 )
 def matmul(a, b, bias, *, layout):
     """Run cv2.gemm, whose third matrix is the bias in every row."""
+    return gemm(a, b, None if bias is None else np.tile(bias, (a.shape[layout[0] == "t"], 1)), layout=layout)
+
+
+@as_constants.implements(
+    "gemm", dtypes=("fp32", "fp64"), contract=Contract(), layouts=MATRICES, when=lambda p: p.batch == 1 and p.m > 0
+)
+def gemm(a, b, c, *, layout, alpha=1.0, beta=1.0):
+    """Run cv2.gemm."""
     flags = cv2.GEMM_1_T * (layout[0] == "t") + cv2.GEMM_2_T * (layout[1] == "t")
-    return cv2.gemm(a, b, 1, None if bias is None else np.tile(bias, (a.shape[layout[0] == "t"], 1)), 1, flags=flags)
+    return cv2.gemm(a, b, alpha, c, beta, flags=flags)

@@ -1,10 +1,9 @@
 """Pallas kernels with interpret=True, as somebody writes them for a GPU (Pallas over Triton) who has none yet.
 
 Convolution is an implicit GEMM: a program computes BLOCK_M pixels times BLOCK_N filters of one group, and its dot
-products run over channels and taps, which are found from the index of the product. Average pooling is a program per
-block of outputs. References are whole arrays, read and written at computed indices under a mask; the layout is the
-order of the indices. fp64 is left out: JAX has it only where jax_enable_x64 is set. An empty batch is left out: a grid
-of no programs has nothing to index.
+products run over channels and taps, which are found from the index of the product. Matrices have blocks of rows and
+columns, average pooling of outputs. References are whole arrays, read and written at computed indices under a mask.
+fp64 is left out: JAX has it only where jax_enable_x64 is set; and empty arrays: no programs have nothing to index.
 """
 
 import functools
@@ -15,10 +14,12 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from conformance import Contract, Implementation, jax_arrays
+from conformance.implementations.windows import windows
 
 FLUSHED = Contract(subnormals="flushed")  # XLA:CPU, which runs the interpreted kernel, is under ScopedFlushDenormal
 sim = Implementation("pallas-interpreter", "simulator", jax_arrays("cpu"), FLUSHED, version=jax.__version__)
 TAKES = {"dtypes": ("fp32", "fp16", "bf16"), "layouts": ("nchw", "nhwc"), "when": lambda p: p.n > 0}
+MATRICES = TAKES | {"layouts": ("nn", "nt", "tn", "tt"), "when": lambda p: p.m * p.k > 0}
 BLOCK_M, BLOCK_N, BLOCK_K, BLOCK = 64, 32, 64, 256
 
 
@@ -81,6 +82,25 @@ def avg_pool_kernel(x, y, *, kernel_size, stride, padding, count_include_pad, di
     plgpu.store(y.at[at(layout, n, c, p, q)], (acc / divisor.astype(jnp.float32)).astype(y.dtype), mask=mask)
 
 
+def matmul_kernel(*refs, alpha, beta):
+    a, b, *c, y = refs  # [batch, rows, columns]
+    (_, m_size, n_size), k_size, batch = y.shape, a.shape[2], pl.program_id(2)
+    m = (pl.program_id(0) * BLOCK_M + jnp.arange(BLOCK_M))[:, None]
+    n = (pl.program_id(1) * BLOCK_N + jnp.arange(BLOCK_N))[None, :]
+    in_m, in_n = m < m_size, n < n_size
+
+    def step(i, acc):
+        k = i * BLOCK_K + jnp.arange(BLOCK_K)
+        rows = plgpu.load(a.at[batch, m, k[None, :]], mask=in_m & (k < k_size)[None, :], other=0.0)
+        columns = plgpu.load(b.at[batch, k[:, None], n], mask=(k < k_size)[:, None] & in_n, other=0.0)
+        return acc + jnp.dot(rows, columns, precision="highest", preferred_element_type=jnp.float32)
+
+    acc = alpha * jax.lax.fori_loop(0, pl.cdiv(k_size, BLOCK_K), step, jnp.zeros((BLOCK_M, BLOCK_N), jnp.float32))
+    if c:
+        acc += beta * plgpu.load(c[0].at[batch, m, n], mask=in_m & in_n, other=0.0).astype(jnp.float32)
+    plgpu.store(y.at[batch, m, n], acc.astype(y.dtype), mask=in_m & in_n)
+
+
 @functools.partial(jax.jit, static_argnums=(0, 1, 2), static_argnames="parameters")
 def call(kernel, grid, shape, *arrays, parameters):
     shape = jax.ShapeDtypeStruct(shape, arrays[0].dtype)
@@ -90,8 +110,7 @@ def call(kernel, grid, shape, *arrays, parameters):
 @sim.implements("conv_forward", **TAKES)
 def conv_forward(x, w, bias, *, stride, padding, dilation, groups, layout):
     (n, _, *size), (k, _, *kernel) = sizes(layout, x.shape), sizes(layout, w.shape)
-    window = zip(size, padding, dilation, kernel, stride, strict=True)
-    p, q = ((length + sum(pad) - d * (t - 1) - 1) // u + 1 for length, pad, d, t, u in window)
+    p, q = (axis.outputs for axis in windows(size, kernel, stride, padding, dilation))
     parameters = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups, "layout": layout}
     grid = (pl.cdiv(n * p * q, BLOCK_M), pl.cdiv(k // groups, BLOCK_N), groups)
     arrays = (x, w) if bias is None else (x, w, bias)
@@ -100,11 +119,22 @@ def conv_forward(x, w, bias, *, stride, padding, dilation, groups, layout):
 
 @sim.implements("avg_pool_forward", **TAKES)
 def avg_pool_forward(x, *, ceil_mode, layout, kernel_size, stride, padding, count_include_pad, divisor_override):
-    (n, c, *image), size = sizes(layout, x.shape), []
-    for length, k, u, (before, after) in zip(image, kernel_size, stride, padding, strict=True):
-        o = (length + before + after - k + (u - 1) * ceil_mode) // u + 1
-        size.append(o - (ceil_mode and (o - 1) * u >= length + before))
+    n, c, *image = sizes(layout, x.shape)
+    size = [axis.outputs for axis in windows(image, kernel_size, stride, padding, ceil=ceil_mode)]
     parameters = {"kernel_size": kernel_size, "stride": stride, "padding": padding, "layout": layout}
     parameters |= {"count_include_pad": count_include_pad, "divisor_override": divisor_override}
     grid = (pl.cdiv(n * c * size[0] * size[1], BLOCK),)
     return call(avg_pool_kernel, grid, at(layout, n, c, *size), x, parameters=tuple(parameters.items()))
+
+
+@sim.implements("gemm", **MATRICES)
+def gemm(a, b, c, *, layout, alpha=1.0, beta=1.0):
+    a, b = (t if lies == "n" else t.swapaxes(-1, -2) for t, lies in zip((a, b), layout, strict=True))
+    shape = (len(a) if a.ndim == 3 else 1, a.shape[-2], b.shape[-1])
+    arrays = [a, b] if c is None or beta == 0 else [a, b, jnp.broadcast_to(c, (*a.shape[:-1], shape[2]))]
+    grid, how = (pl.cdiv(shape[1], BLOCK_M), pl.cdiv(shape[2], BLOCK_N), shape[0]), (("alpha", alpha), ("beta", beta))
+    y = call(matmul_kernel, grid, shape, *(t[(None,) * (3 - t.ndim)] for t in arrays), parameters=how)
+    return y if a.ndim == 3 else y[0]
+
+
+sim.implements("matmul", **MATRICES)(lambda a, b, bias, *, layout: gemm(a, b, bias, layout=layout))

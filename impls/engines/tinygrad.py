@@ -1,4 +1,4 @@
-"""tinygrad on its CPU device: lazy graphs of Tensor.conv2d, avg_pool2d, max_pool2d and nn.BatchNorm, compiled by clang.
+"""tinygrad on its CPU device: lazy graphs of Tensor.conv2d, dot, avg_pool2d, max_pool2d; nn.BatchNorm; by clang.
 
 A problem becomes a graph of Tensors; each new shape is scheduled, fused and compiled. Gradients are Tensor.gradient,
 the layout is NCHW, bf16 goes in and out by bitcast. Not taken: a divisor of averages, epsilon outside the root.
@@ -21,6 +21,7 @@ clang.write_text(f'#!/bin/sh\nexec "{Path(ziglang.__file__).with_name("zig")}" c
 clang.chmod(0o700)
 os.environ |= {"CC": str(clang), "DEV": "CPU"}
 impl = Implementation("tinygrad-cpu", version=importlib.metadata.version("tinygrad"), compiles_per_shape=True)
+MATRICES = ("nn", "nt", "tn", "tt")
 ALL = {"dtypes": ("fp32", "fp64", "fp16", "bf16")}
 BATCH_NORM = ALL | {"contract": Contract(between="storage"), "when": lambda p: not p.eps_outside}
 AVERAGE = ALL | {"when": lambda p: p.divisor_override is None}
@@ -114,7 +115,13 @@ def max_pool_forward(x, *, kernel_size, stride, padding, dilation, ceil_mode):
 
 @impl.implements("max_pool_backward", **ALL)
 def max_pool_backward(dy, x, *, kernel_size, stride, padding, dilation, ceil_mode):
-    x = tensor(x)
-    return array(
-        x.max_pool2d(kernel_size, stride, dilation, pads(padding), ceil_mode).gradient(x, gradient=tensor(dy))[0]
-    )
+    y = (x := tensor(x)).max_pool2d(kernel_size, stride, dilation, pads(padding), ceil_mode)
+    return array(y.gradient(x, gradient=tensor(dy))[0])
+
+
+@impl.implements("matmul", dtypes=("fp32", "fp64", "int8"), layouts=MATRICES)
+@impl.implements("matmul", dtypes=("fp16", "bf16"), layouts=MATRICES, when=lambda p: not p.bias)  # it rounds again
+def matmul(a, b, bias, *, layout):
+    a, b = (tensor(t).transpose(-1, -2) if turn == "t" else tensor(t) for t, turn in zip((a, b), layout, strict=True))
+    y = a.dot(b, dtype=dtypes.int32 if a.dtype == dtypes.int8 else None)
+    return array(y if bias is None else y + tensor(bias))

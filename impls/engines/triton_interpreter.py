@@ -1,11 +1,10 @@
 """Triton kernels in Triton's interpreter (TRITON_INTERPRET=1), as somebody writes them who has no GPU yet.
 
 Convolution is an implicit GEMM: a program computes BLOCK_M pixels times BLOCK_N filters of one group, and tl.dot runs
-over channels and taps, which are found from the index of the product. Average pooling is a program per block of
-outputs. Both read through strides, so layouts and views are only other numbers. fp64 is left out: a GPU has no use for
-it here. The interpreter takes milliseconds a block: problems are kept to images of 2^15 elements, in few groups. 16-bit
-floats are multiplied as fp32: the interpreter has no operations on bf16. Its documentation: "To perform operations on
-bfloat16 tensors, use tl.cast(tensor) to convert the tensor to float32."
+over channels and taps, which are found from the index of the product. Matrices have blocks of rows and columns, average
+pooling of outputs. All read through strides, so layouts and views are only other numbers. fp64 is left out: a GPU has
+no use for it here. A block takes milliseconds: problems are kept to arrays of 2^15 elements, in few groups. 16-bit
+floats are multiplied as fp32: the interpreter has no operations on bf16.
 """
 
 import os
@@ -16,10 +15,12 @@ import triton
 import triton.language as tl
 
 from conformance import Implementation, torch_arrays
+from conformance.implementations.windows import windows
 
 sim = Implementation("triton-interpreter", "simulator", torch_arrays("cpu"), version=triton.__version__)
-SMALL = 2**15
+SMALL, NCHW = 2**15, {"nchw": (0, 1, 2, 3), "nhwc": (0, 3, 1, 2)}
 TAKES = {"dtypes": ("fp32", "fp16", "bf16"), "layouts": ("nchw", "nhwc")}
+MATRICES = TAKES | {"layouts": ("nn", "nt", "tn", "tt"), "when": lambda p: p.batch * p.m * max(p.n, p.k) < SMALL}
 
 
 @triton.jit
@@ -80,18 +81,31 @@ def avg_pool_kernel(
     tl.store(y + at, (acc / count).to(y.dtype.element_ty), mask)
 
 
-def nchw(t, layout):
-    return t if layout == "nchw" else t.permute(0, 3, 1, 2)
+@triton.jit
+def matmul_kernel(
+    a, b, c, y, M, N, K, alpha, beta, ab, am, ak, bb, bk, bn, cb, cm, cn, yb, ym, yn,
+    HAS_C: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    batch = tl.program_id(2).to(tl.int64)
+    m = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
+    n = (tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)[None, :]
+    acc, inside = tl.zeros((BLOCK_M, BLOCK_N), tl.float32), (m < M) & (n < N)
+    for start in range(0, K, BLOCK_K):
+        k = start + tl.arange(0, BLOCK_K).to(tl.int64)
+        rows = tl.load(a + batch * ab + m * am + k[None, :] * ak, (m < M) & (k < K)[None, :], 0.0)
+        columns = tl.load(b + batch * bb + k[:, None] * bk + n * bn, (k < K)[:, None] & (n < N), 0.0)
+        acc = tl.dot(rows.to(tl.float32), columns.to(tl.float32), acc, input_precision="ieee")
+    acc = alpha * acc + beta * tl.load(c + batch * cb + m * cm + n * cn, inside & HAS_C, 0.0).to(tl.float32)
+    tl.store(y + batch * yb + m * ym + n * yn, acc.to(y.dtype.element_ty), inside)
 
 
 @sim.implements("conv_forward", **TAKES, when=lambda p: p.n * max(p.c, p.k) * p.h * p.w < SMALL and p.groups <= 32)
 def conv_forward(x, w, bias, *, stride, padding, dilation, groups, layout):
-    x, w = nchw(x, layout), nchw(w, layout)
+    x, w = x.permute(NCHW[layout]), w.permute(NCHW[layout])
     (n, _, h, v), (k, c, r, s) = x.shape, w.shape
-    window = zip((h, v), padding, dilation, (r, s), stride, strict=True)
-    p, q = ((size + sum(pad) - d * (t - 1) - 1) // u + 1 for size, pad, d, t, u in window)
+    p, q = (axis.outputs for axis in windows((h, v), (r, s), stride, padding, dilation))
     result = x.new_empty((n, k, p, q) if layout == "nchw" else (n, p, q, k))
-    y, b = nchw(result, layout), w if bias is None else bias
+    y, b = result.permute(NCHW[layout]), w if bias is None else bias
     grid = (triton.cdiv(n * p * q, 64), triton.cdiv(k // groups, 32), groups)
     numbers = (n, c, h, v, k // groups, p, q, *stride, padding[0][0], padding[1][0], *dilation)
     strides = (*x.stride(), *w.stride(), b.stride(0), *y.stride())
@@ -101,15 +115,26 @@ def conv_forward(x, w, bias, *, stride, padding, dilation, groups, layout):
 
 @sim.implements("avg_pool_forward", **TAKES, when=lambda p: p.n * p.c * p.h * p.w < SMALL)
 def avg_pool_forward(x, *, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override, layout):
-    x = nchw(x, layout)
-    size = []
-    for length, k, u, (before, after) in zip(x.shape[2:], kernel_size, stride, padding, strict=True):
-        o = (length + before + after - k + (u - 1) * ceil_mode) // u + 1
-        size.append(o - (ceil_mode and (o - 1) * u >= length + before))
-    n, c, h, v = x.shape
-    result = x.new_empty((n, c, *size) if layout == "nchw" else (n, *size, c))
-    numbers = (n, c, h, v, *size, *stride, *padding[0], *padding[1], divisor_override or 0)
-    strides = (*x.stride(), *nchw(result, layout).stride())
-    grid = (triton.cdiv(result.numel(), 256),)
-    avg_pool_kernel[grid](x, result, *numbers, *strides, *kernel_size, count_include_pad, 256)
+    x = x.permute(NCHW[layout])
+    size = [axis.outputs for axis in windows(x.shape[2:], kernel_size, stride, padding, ceil=ceil_mode)]
+    result = x.new_empty((*x.shape[:2], *size) if layout == "nchw" else (len(x), *size, x.shape[1]))
+    numbers = (*x.shape, *size, *stride, *padding[0], *padding[1], divisor_override or 0)
+    strides = (*x.stride(), *result.permute(NCHW[layout]).stride())
+    avg_pool_kernel[(triton.cdiv(result.numel(), 256),)](
+        x, result, *numbers, *strides, *kernel_size, count_include_pad, 256
+    )
     return result
+
+
+@sim.implements("gemm", **MATRICES)
+def gemm(a, b, c, *, layout, alpha=1.0, beta=1.0):
+    a, b = (t if lies == "n" else t.mT for t, lies in zip((a, b), layout, strict=True))
+    y, has_c = a.new_empty((*a.shape[:-1], b.shape[-1])), c is not None and beta != 0
+    tensors = [t if t.ndim == 3 else t[None] for t in (a, b, c.expand(y.shape) if has_c else y, y)]
+    (batch, m, n), strides = tensors[-1].shape, (stride for t in tensors for stride in t.stride())
+    blocks = triton.cdiv(m, 64), triton.cdiv(n, 32), batch
+    matmul_kernel[blocks](*tensors, m, n, a.shape[-1], alpha, beta, *strides, has_c, 64, 32, 64)
+    return y
+
+
+sim.implements("matmul", **MATRICES)(lambda a, b, bias, *, layout: gemm(a, b, bias, layout=layout))

@@ -1,8 +1,10 @@
 """TVM on the CPU: a Relax function for each problem, legalised, compiled for llvm and run by the Relax virtual machine.
 
-Convolution is relax.op.nn.conv2d with `out_dtype` fp32 (fp64), rounded once at the end; batch norm is operations behind
-it. Backward-data is conv2d_transpose (NCHW only); gradients of filters and batch norm are relax.transform.Gradient of
-sum(y * dy), which takes no bf16; those of pooling are in relax.op.grad, without dilation. Averages have no divisor.
+Convolution is relax.op.nn.conv2d, a product relax.op.matmul, with `out_dtype` fp32 (fp64; int32 of int8), rounded
+once at the end; batch norm is operations behind it. Backward-data is conv2d_transpose (NCHW only); gradients of filters
+and batch norm are relax.transform.Gradient of sum(y * dy), which takes no bf16; those of pooling are in relax.op.grad,
+without dilation. Averages have no divisor. A virtual machine keeps the frames of its calls, so that threads exclude one
+another: calls at once end with a register that is not there, or by SIGSEGV.
 """
 
 import os
@@ -16,9 +18,10 @@ from tvm.relax import op
 from conformance import Implementation
 
 os.environ.setdefault("TVM_NUM_THREADS", "1")
-engine = Implementation("tvm-cpu", version=tvm.__version__, compiles_per_shape=True)
+engine = Implementation("tvm-cpu", version=tvm.__version__, unsafe=("threads",), compiles_per_shape=True)
 DTYPES = ("fp32", "fp64", "fp16", "bf16")
 NCHW, BOTH = {"dtypes": DTYPES}, {"dtypes": DTYPES, "layouts": ("nchw", "nhwc")}
+MATRICES = ("nn", "nt", "tn", "tt")
 UNDIVIDED, UNDILATED = {"when": lambda p: not p.divisor_override}, {"when": lambda p: p.dilation == (1, 1)}
 
 
@@ -39,8 +42,9 @@ def compiled(function, signature, parameters, wrt):
     return relax.VirtualMachine(tvm.compile(module, target="llvm"), tvm.cpu())["main_adjoint" if wrt else "main"]
 
 
-def compute(function, *arrays, padding, wrt=(), **parameters):
-    parameters["padding"] = tuple(before for before, _ in padding) + tuple(after for _, after in padding)
+def compute(function, *arrays, padding=None, wrt=(), **parameters):
+    if padding is not None:
+        parameters["padding"] = tuple(before for before, _ in padding) + tuple(after for _, after in padding)
     signature = tuple(a if a is None else (a.shape, a.dtype.name) for a in arrays)
     main = compiled(function, signature, tuple(parameters.items()), wrt)
     result = main(*(tvm.runtime.tensor(a) for a in arrays if a is not None))
@@ -88,6 +92,16 @@ def pool(emit, x, *more, kind, kernel_size, stride, padding, ceil_mode, layout, 
     return emit(kind(x, *more, kernel_size, stride, padding, dilation, ceil_mode, **how))
 
 
+def product(emit, a, b, bias=None, *, layout):
+    axes = [*range(a.ty.ndim - 2), a.ty.ndim - 1, a.ty.ndim - 2]
+    a, b = (t if lies == "n" else emit(op.permute_dims(t, axes)) for t, lies in zip((a, b), layout, strict=True))
+    whole = a.ty.dtype == "int8"
+    wide = "int32" if whole else "float64" if a.ty.dtype == "float64" else "float32"
+    y = emit(op.matmul(a, b, out_dtype=wide))
+    y = y if bias is None else emit(op.add(y, emit(op.astype(bias, wide))))
+    return y if whole else emit(op.astype(y, a.ty.dtype))
+
+
 @engine.implements("conv_backward_weight", dtypes=DTYPES[:3])
 def conv_backward_weight(x, dy, *, kernel_size, with_bias, groups, **parameters):
     w, bias = np.zeros((dy.shape[1], x.shape[1] // groups, *kernel_size), x.dtype), np.zeros(dy.shape[1], x.dtype)
@@ -108,6 +122,7 @@ def avg_pool_backward(dy, *, input_size, **parameters):
 
 
 for operator, kernel, how in (
+    ("matmul", partial(compute, product), {"dtypes": (*DTYPES, "int8"), "layouts": MATRICES}),
     ("conv_forward", partial(compute, conv), BOTH),
     ("conv_backward_data", partial(compute, transposed), NCHW),
     ("conv_bn_forward", partial(compute, conv_norm), BOTH),

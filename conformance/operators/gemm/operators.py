@@ -59,6 +59,10 @@ class Gemm(Matmul):
         """Return c where beta is 0."""
         return () if geometry.beta else ("c",)
 
+    def addends(self, geometry: GemmGeometry) -> dict[str, int]:  # type: ignore[override]
+        """Return c, with the sign of beta relative to that of alpha."""
+        return {"c": -1 if geometry.alpha * geometry.beta < 0 else 1}
+
     def determines(self, geometry: GemmGeometry, distribution: str) -> bool:
         """Return False for terms that an accumulator absorbs, and for numbers at the ends of the range, where they are
         multiplied by a factor: the bounds of the former are those of sums, and the latter leave the range."""

@@ -13,6 +13,7 @@ from conformance.dtypes import sums_of
 from conformance.operators import OPERATORS, Arrays, Operator
 from conformance.operators.gemm.geometry import GemmGeometry
 from conformance.operators.matmul.geometry import MatmulGeometry
+from conformance.operators.matmul.operators import by_product, by_rows
 from conformance.slices import Slices
 from tests.calibration.conv.known_good import SUMS
 from tests.calibration.kernels.emulated import Emulated
@@ -54,6 +55,19 @@ _WAYS = {
     ", fused": lambda run: with_factors(run, _fused),
     ", a scaled": lambda run: with_factors(run, by_steps, scales_a=True),
 }
+
+
+def _begun_with_c(operator: Operator, g: GemmGeometry, inputs: Arrays, dtype: str) -> Arrays:
+    """Scale c and add the terms to it, as reference BLAS does."""
+    a, b = (inputs[name].astype(np.float32) for name in ("a", "b"))
+    a, b = np.float32(g.alpha) * by_product(a, g.groups), b.reshape(g.groups, g.k // g.groups, -1)
+    c = inputs["c"].astype(np.float32) if g.beta else np.zeros(g.y.shape, np.float32)
+    y = np.float32(g.beta) * by_product(c, g.groups)
+    for term in range(a.shape[2]):
+        y += a[:, :, term, None] * b[:, None, :, term]
+    return stored({"y": by_rows(y)}, sums_of(dtype))
+
+
 SLICED = Contract(inputs=Slices(4))
 
 
@@ -84,9 +98,11 @@ KNOWN_GOOD: tuple[KnownGood, ...] = (
         run=_at_random,
         dtypes=("bf16",),
     ),
+    KnownGood("gemm begun with c", "gemm", _begun_with_c, operators=("gemm",), dtypes=(*STORED, *FP8)),
 )
 
 ROWS = (
+    CampaignRow("gemm m7 n9 k5"),  # plain, so that sums in units of their own have one result
     CampaignRow("gemm m7 n9 k11 alpha0.5 beta-2", every=2),
     CampaignRow("gemm b3 m6 n5 k8 alpha1.5 beta0.75", every=2),
     CampaignRow("gemm m32 n30 k40 alpha-1.5 beta0", every=5),
