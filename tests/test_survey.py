@@ -177,7 +177,7 @@ def test_every_engine_has_an_extra_a_tox_environment_and_its_name():
 
 def test_files_of_engines_are_short():
     assert {
-        path.name: count for path in ENGINES.glob("*.py") if (count := len(path.read_text().splitlines())) > 140
+        path.name: count for path in ENGINES.glob("*.py") if (count := len(path.read_text().splitlines())) > 160
     } == {}
 
 
