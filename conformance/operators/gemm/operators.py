@@ -59,7 +59,7 @@ class Gemm(Matmul):
         """Return c where beta is 0."""
         return () if geometry.beta else ("c",)
 
-    def addends(self, geometry: GemmGeometry) -> dict[str, int]:  # type: ignore[override]
+    def addends(self, geometry: GemmGeometry) -> dict[str, int]:
         """Return c, with the sign of beta relative to that of alpha."""
         return {"c": -1 if geometry.alpha * geometry.beta < 0 else 1}
 
