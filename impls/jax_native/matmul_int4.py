@@ -7,7 +7,7 @@ from functools import partial
 import jax
 from jax import numpy as jnp
 
-from .matmul import _product, stored
+from .matmul import product, stored
 
 
 def _unpacked(both, count):
@@ -23,5 +23,5 @@ def matmul_int4(a, b, scale, zero_point, bias, *, layout, block):
     zero = jnp.full(scale.shape, 8) if zero_point is None else _unpacked(zero_point, shared)
     zero, wide = (jnp.repeat(part.astype(jnp.float32), block or k, axis=1)[:, :k] for part in (zero, scale))
     weights = (_unpacked(b, k).astype(jnp.float32) - zero) * wide
-    y = _product(a.astype(jnp.float32), weights, (turned, True))
+    y = product(a.astype(jnp.float32), weights, (turned, True))
     return stored(y if bias is None else y + bias.astype(jnp.float32), a)
