@@ -170,7 +170,7 @@ def test_operators_with_sums_over_images_are_left_out():
         "conv_forward", "conv_backward_data", "conv_bn_inference", "avg_pool_forward", "avg_pool_backward",
         "max_pool_forward", "max_pool_backward", "conv_transpose_forward", "conv_transpose_backward_data",
         "conv_activation", "conv_requantized", "matmul", "matmul_backward_a", "gemm", "matmul_activation",
-        "matmul_requantized",
+        "matmul_requantized", "matmul_int4",
     )  # fmt: skip
 
 
