@@ -23,7 +23,7 @@ from conformance.operators.base import (
 )
 from conformance.operators.conv.operators import ConvForward
 from conformance.operators.conv_activation.geometry import ConvActivationGeometry
-from conformance.operators.family import Family
+from conformance.operators.family import Family, Storages
 
 
 class ConvActivation(Activated):
@@ -54,5 +54,6 @@ FAMILY = Family(
     operators=(ConvActivation(),),
     distributions=("fixed", "bent", "integer", "natural", "impulse", "special", "nonfinite", "wide"),
     place=5,
-    lacks=("equal_shapes", "storages", "large", "odd", "partial", "sizes", "sparse"),
+    storages=Storages(once={2: ("activation.relu", "activation.asymmetric", "activation.none")}),
+    lacks=("equal_shapes", "large", "odd", "partial", "sizes", "sparse"),
 )

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from conformance.operators import special_values
 from conformance.operators.activations import Activated
 from conformance.operators.base import Special
-from conformance.operators.family import Family
+from conformance.operators.family import Family, Storages
 from conformance.operators.matmul.operators import INNER_MISMATCH, Matmul
 from conformance.operators.matmul_activation.geometry import MatmulActivationGeometry
 
@@ -45,5 +45,6 @@ FAMILY = Family(
     operators=(MatmulActivation(),),
     distributions=("fixed", "bent", "integer", "natural", "impulse", "special", "nonfinite", "wide"),
     place=7,
-    lacks=("equal_shapes", "storages", "large", "odd", "partial", "sizes", "sparse"),
+    storages=Storages(once={0: ("mact.relu", "mact.batch-relu", "mact.relu-residual")}),
+    lacks=("equal_shapes", "large", "odd", "partial", "sizes", "sparse"),
 )
