@@ -163,7 +163,7 @@ def of_geometry(geometry: Any) -> Traits:
         return _of_product(geometry)
     sizes = _sizes(geometry)
     features = {text for text, holds in WHOLE_PROBLEM.items() if holds(geometry)} | _on_axes(geometry)
-    features |= _options(geometry)
+    features |= options(geometry)
     if all(map(_is_inside, axes(geometry))):
         features.add("a window wholly inside the image")
     if sizes["taps"].bit_count() > 1:
@@ -207,11 +207,11 @@ def _of_product(geometry: Any) -> Traits:
     sizes = {"rows M": m, "columns N": n, "terms K": k, "M*N": m * n, "N*K": n * k, **geometry.further_sizes}
     sizes |= {"elements of a": geometry.x.size, "elements of b": geometry.k * k, "elements of y": geometry.y.size}
     features = {text for text, holds in OF_PRODUCT.items() if not _THRESHOLD.search(text) and holds(geometry)}
-    features |= _options(geometry) | _by_blocks(sizes)
+    features |= options(geometry) | _by_blocks(sizes)
     return Traits(frozenset(features | geometry.further_features), sizes)
 
 
-def _options(geometry: Any) -> set[str]:
+def options(geometry: Any) -> set[str]:
     """Return a feature for each option of the family, on or off, such as "no bias", for each word, and for each number
     that has a default: "zero point of x not 0", or "epsilon 1e-5", which has its exponent."""
     features = set[str]()

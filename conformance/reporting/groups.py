@@ -26,9 +26,11 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from conformance.diagnosis.diagnose import BITS_LOST, GENERAL, specific
+from conformance.diagnosis.traits import options
 from conformance.diagnosis.where import Where, said
 from conformance.failure import WrongElements
 from conformance.judge.accuracy import contradicted, shows
+from conformance.operators import parse
 from conformance.reporting.evidence import RunEvidence
 from conformance.reporting.failures import (
     DIFFERENT,
@@ -328,7 +330,7 @@ class _Sorting:
         reading = next((record.reading for record in records if record.reading), "")
         if reading and GENERAL.issuperset(key) and cause != BITS_LOST.name:
             cause = ""  # a reading of the case says more than a general mistake
-        text = cause or _text(records, passed, has_condition=key in self._conditions)
+        text = cause or _text(records, passed, [*self._conditions.get(key, ())])
         if reading and cause == BITS_LOST.name:
             text += f" ({reading})"
         shown = next(
@@ -407,7 +409,7 @@ def _alike(group: Group, other: Group) -> bool:
     return len(first & second) >= COMMON * len(first | second)
 
 
-def _text(records: list[Record], passed: Sequence[Record], *, has_condition: bool) -> str:
+def _text(records: list[Record], passed: Sequence[Record], where: Sequence[Where]) -> str:
     """Return on one line how the cases of a group failed: the first one's message, or what all have in common."""
     first = records[0]
     if first.failure and first.failure.kind == "raised":
@@ -430,12 +432,10 @@ def _text(records: list[Record], passed: Sequence[Record], *, has_condition: boo
     if STATISTICS.issuperset(checks):
         only = ALIKE.get(next(iter(checks)), "") if len(checks) == 1 else ""
         said = f"{outputs}: {', '.join(checks)} too large"
-        return ", ".join(filter(None, (said, only or _precision(records, passed, has_condition=has_condition))))
+        return ", ".join(filter(None, (said, only or _precision(records, passed, where))))
     if reading := next((record.reading for record in records if record.reading), ""):
         return f"{outputs}: {reading}{'' if ' at ' in reading else _edges(records)}"
-    return ", ".join(
-        filter(None, (f"{outputs}: {_elements(records)}", _precision(records, passed, has_condition=has_condition)))
-    )
+    return ", ".join(filter(None, (f"{outputs}: {_elements(records)}", _precision(records, passed, where))))
 
 
 def _elements(records: Sequence[Record]) -> str:
@@ -460,21 +460,30 @@ def _edges(records: Sequence[Record]) -> str:
     return f" at {', '.join(places)}" if places else ""
 
 
-def _precision(records: list[Record], passed: Iterable[Record], *, has_condition: bool) -> str:
+def _is_on_option(where: Sequence[Where], record: Record) -> bool:
+    """Return whether a condition names an option of the operator, such as a residual or gelu: an arithmetic of sums
+    would show without it too. A kernel with another function in the place of gelu was offered sums in fp16."""
+    present = options(parse(record.descriptor)) if where else set[str]()
+    return any(literal.name in present for region in where for literal in region.condition)
+
+
+def _precision(records: list[Record], passed: Iterable[Record], where: Sequence[Where]) -> str:
     """Return the first known arithmetic in which all failing cases would pass that were compared with it, and how it is
-    declared; empty if there is none. If passing cases are more precise, the arithmetic is named only for
-    failures that have a condition, and without the declaration, which would hide these failures."""
+    declared; empty if there is none. If passing cases are more precise, or the condition of the failures names an
+    option, the arithmetic is named only for failures that have a condition, and without the declaration, which would
+    hide these failures."""
     judged = [record for record in records if record.failure and record.failure.fits is not None]
     fits = [record.failure.fits for record in judged if record.failure and record.failure.fits is not None]
     dtypes = {record.dtype for record in judged}
     passing = [record for record in passed if record.dtype in dtypes]
     precise = [rank for record in passing for rank in _ranks(record)]
     common = [precision for precision in fits[0] if all(precision in fitting for fitting in fits)] if fits else []
-    if hint := next(
+    hint = next(
         (precision for precision in common if not contradicted(precision[0], precise, len(judged), len(passing))), None
-    ):
+    )
+    if hint and not _is_on_option(where, records[0]):
         return f"errors as large as with {hint[0]}; if that is meant, declare {hint[1]}"
-    alone = common and has_condition and is_a_sum(records[0])  # other errors of non-sums are as small
+    alone = common and where and is_a_sum(records[0])  # other errors of non-sums are as small
     return f"errors as large as with {common[0][0]}, under this condition alone" if alone else ""
 
 
