@@ -26,6 +26,7 @@ from conformance.execution.selection import Selection
 from conformance.execution.share import Ranked
 from conformance.execution.trial import Absence, Named, Trial
 from conformance.execution.workers import Workers, begin_anew, home_of
+from conformance.explaining import explaining
 from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import Implementation, ImplementationError, Unsupported
 from conformance.inputs import DISTRIBUTIONS
@@ -183,12 +184,14 @@ def _read(trial: Trial, reads: Callable[..., str], *contracts: Contract) -> str:
     def compute(inputs: Arrays) -> Arrays:
         return invocation.outputs(invocation.call(invocation.to_device(inputs)))
 
-    try:
-        invocation = trial.invocation()
-        declared = (contract.on(workload.geometry, dtype) for contract in contracts)
-        return reads(workload, dtype, compute, *declared)
-    except (Crash, Exited, Unsupported, KernelFailure, ImplementationError):
-        return ""
+    with explaining(trial.id):  # an AttributeError here ended runs of kernels whose weights have 4 bits
+        try:
+            invocation = trial.invocation()
+            declared = (contract.on(workload.geometry, dtype) for contract in contracts)
+            return reads(workload, dtype, compute, *declared)
+        except (Crash, Exited, Unsupported, KernelFailure, ImplementationError):
+            return ""
+    return ""
 
 
 def explained(trial: Trial, check: str, level: str) -> list[str]:

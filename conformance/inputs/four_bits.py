@@ -40,13 +40,13 @@ def with_four_bits(recipe: Recipe, draw: Callable[[Recipe], Arrays]) -> Arrays:
         drawn = draw(replace(recipe, workload=plain, distribution="fixed" if distribution == "wide" else distribution))
     if distribution == "impulse" and g.bias:
         drawn["bias"] = _bias(recipe, 1 << (FORMATS[recipe.dtype].precision - 3))
-    zero = _codes(recipe, "zero_point") if g.zero_points else np.full(g.scale.shape, MIDDLE, np.uint8)
+    zero = _codes(recipe, "zero_point") if g.has_zero_points else np.full(g.scale.shape, MIDDLE, np.uint8)
     numbers = _codes(recipe, "b")
     if distribution == "special":  # NaN meets no weight of zero
         zero = np.clip(zero, 1, LARGEST - 1)
         numbers = np.repeat(zero, g.block or g.c, axis=1)[:, : g.c] - 1 + 2 * (numbers & 1)
     inputs = {"a": drawn["a"], "b": numbers, "scale": _scales(recipe)}
-    inputs |= {"zero_point": zero} if g.zero_points else {}
+    inputs |= {"zero_point": zero} if g.has_zero_points else {}
     inputs |= {"bias": drawn["bias"]} if g.bias else {}
     for name in ("b", "zero_point"):
         if name in inputs:

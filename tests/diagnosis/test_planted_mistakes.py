@@ -45,6 +45,12 @@ HELD_OUT = {
         "scaled m22 n70 k135 sm1 sn32 sk64",
         "scaled m71 n37 k130 bias1 sm3 sn5",
     ),
+    ("matmul_int4", 0): (
+        "int4 m17 n34 k75 bias1 zp1 block16",
+        "int4 m26 n21 k90 zp1 block32",
+        "int4 m22 n70 k135 block64",
+        "int4 m40 n37 k131 bias1 zp1",
+    ),
     ("matmul_grouped", 0): (
         "grouped g4 m47 n10 k14 uneven1",
         "grouped g6 m41 n9 k9 uneven1 empty1",

@@ -42,7 +42,7 @@ def test_the_reference_is_the_definition(sizes: dict[str, int]):
 
     def term(m: int, n: int, k: int) -> Fraction:
         block = k // (sizes["block"] or 99)
-        zero = Fraction(float(inputs["zero_point"][n, block])) if g.zero_points else Fraction(8)
+        zero = Fraction(float(inputs["zero_point"][n, block])) if g.has_zero_points else Fraction(8)
         weight = (Fraction(float(inputs["b"][n, k])) - zero) * Fraction(float(inputs["scale"][n, block]))
         return Fraction(float(inputs["a"][m, k])) * weight
 
@@ -87,7 +87,7 @@ def test_a_kernel_gets_bytes(text: str):
     g = parse(text)
     assert (seen["b"].dtype, seen["b"].shape) == (np.uint8, (7, -(-g.c // 2)))
     assert seen["block"] == g.block
-    if not g.zero_points:
+    if not g.has_zero_points:
         assert seen["zero_point"] is None
         return
     assert seen["zero_point"].shape == (7, -(-g.scale.shape[1] // 2))

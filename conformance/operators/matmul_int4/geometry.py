@@ -50,13 +50,13 @@ class Int4Geometry(MatmulGeometry, _Weights):
             Field("n", "columns", attribute="k"),
             Field("k", "length of the sums", attribute="c"),
             Field("bias", "bias (0 or 1)", FLAG, "bias", False),
-            Field("zp", "zero points (0 or 1)", FLAG, "zero_points", False),
+            Field("zp", "zero points (0 or 1)", FLAG, "has_zero_points", False),
             Field("block", "terms that share a scale (0 for all)", attribute="block", default=0),
         )
     }
     family: ClassVar[str] = "matmul_int4"
 
-    zero_points: bool = False
+    has_zero_points: bool = False
     block: int = 0
 
     def __post_init__(self) -> None:
@@ -90,4 +90,4 @@ class Int4Geometry(MatmulGeometry, _Weights):
     @property
     def described(self) -> Sizes:
         """Return the sizes of the product and of its blocks."""
-        return Sizes(self.n, self.k, self.c, self.bias, self.zero_points, self.block)
+        return Sizes(self.n, self.k, self.c, self.bias, self.has_zero_points, self.block)

@@ -110,7 +110,7 @@ class MatmulInt4(Products):
     def tensor(self, geometry: Int4Geometry, name: str) -> Tensor | None:
         """Return an argument or a result."""
         if name == "zero_point":
-            return geometry.zero_point if geometry.zero_points else None
+            return geometry.zero_point if geometry.has_zero_points else None
         if name == "b":
             return geometry.numbers
         return geometry.scale if name == "scale" else super().tensor(geometry, name)
