@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from conformance.dtypes import BF16, FP16, FP32, TF32
+from conformance.dtypes import BF16, FP16, FP32, TF32, WHOLE
 from conformance.inputs import Expectation, Recipe
 from conformance.judge import Contract
 from conformance.operators import CONVOLUTIONS, OPERATORS, ConvGeometry
@@ -79,7 +79,7 @@ def test_known_good_kernel_passes(known_good: KnownGood, operator: str):
 
 @every
 def test_known_good_kernel_is_detected_under_a_stricter_contract(known_good: KnownGood):
-    if known_good.dtypes == ("int8",):
+    if WHOLE.issuperset(known_good.dtypes):
         assert known_good.stricter is None, "whole numbers are right under every contract"
     elif "requantized" in known_good.family:
         assert known_good.stricter is None, "8 bits of a result hide the accumulator"
@@ -93,7 +93,7 @@ def test_known_good_kernel_is_detected_under_a_stricter_contract(known_good: Kno
 def test_every_direction_and_distribution_that_is_not_run_has_a_reason(known_good: KnownGood):
     assert known_good.distributions
     assert all(known_good.exempted.values())
-    one_direction = known_good.contract.algorithm != "direct" or known_good.dtypes == ("int8",)
+    one_direction = known_good.contract.algorithm != "direct" or WHOLE.issuperset(known_good.dtypes)
     assert len(known_good.operators) == 3 or one_direction
 
 

@@ -633,12 +633,15 @@ def _reaches_channels(sums: Sums, huge: float, small: float) -> bool:
 
 def read_ties(reading: Reading, of: Sum) -> None:
     """Read how results of int8 half way between two integers are rounded, and one a quarter above an integer, which the
-    first of two roundings makes such a result."""
+    first of two roundings makes such a result. Results without a sign tell even numbers alone from the other rules,
+    which differ on negative numbers."""
     halves = (1, 3, -1, -3), (5, 7, -5, -7)
     rules: list[dict[tuple[float, ...], str]] = [
         {(0, 2, 0, -2, 0): "even", (1, 2, -1, -2, 0): "away", (1, 2, 0, -1, 0): "up", (1, 2, 0, -1, 1): "gemmlowp"},
         {(2, 4, -2, -4, 1): "even", (3, 4, -3, -4, 1): "away", (3, 4, -2, -3, 1): "up", (3, 4, -2, -3, 2): "gemmlowp"},
     ]
+    if reading.dtype == "uint8":
+        halves, rules = ((1, 3, 5, 7), (5, 7, 9, 11)), [{(0, 2, 2, 4, 0): "even"}, {(2, 4, 4, 6, 1): "even"}]
     results = [tuple(of.of_factors({term: (value, 1.0)}, scale=scale)
                      for value, scale in (*((value, 0.5) for value in values), (values[0], 0.25)))
                for term, values in zip((0, of.terms - 1), halves, strict=True)]  # fmt: skip

@@ -19,8 +19,8 @@ from conformance.operators.base import Homogeneous
 POWERS = (0, 1, -1, 2, -2, 3, -3, 4, -4, 5, -5, 6, -6, 7, -7, 8)
 """Exponents of factors: far from where the fixed-point data of the fixed distribution would become subnormal or
 overflow."""
-DRAWS, SIGNED_DRAWS = 1, 4
-"""Number of sets that are drawn: more where only signs can be changed."""
+DRAWS, SIGNED_DRAWS, UNSCALED_DRAWS = 1, 4, 8
+"""Number of sets that are drawn: more where only signs can be changed, or nothing."""
 UNVERIFIED = 1 << 32
 """Seeds from here on are used for nothing else."""
 
@@ -31,6 +31,13 @@ def factors(homogeneous: Homogeneous) -> tuple[float, ...]:
         return (1.0,)
     signs = (1, -1) if homogeneous.signs else (1,)
     return tuple(sign * 2.0**power for power in (POWERS if homogeneous.powers else (0,)) for sign in signs)
+
+
+def draws(homogeneous: Homogeneous) -> int:
+    """Return how many sets of inputs are drawn, which are then scaled."""
+    if homogeneous.inputs and homogeneous.powers:
+        return DRAWS
+    return SIGNED_DRAWS if len(factors(homogeneous)) > 1 else UNSCALED_DRAWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +75,11 @@ def _scaled(arrays: Arrays, names: tuple[str, ...], factor: float) -> Arrays:
 def scaled_inputs(trial: Trial) -> tuple[ScaledInputs, ...]:
     """Return all sets of inputs, those of the case itself first."""
     homogeneity = trial.operator.homogeneous
-    count = DRAWS if homogeneity.inputs and homogeneity.powers else SIGNED_DRAWS
-    return tuple(ScaledInputs(trial, draw, factor) for factor in factors(homogeneity) for draw in range(count))
+    scales = factors(homogeneity)
+    return tuple(ScaledInputs(trial, draw, factor) for factor in scales for draw in range(draws(homogeneity)))
 
 
-_drawn = lru_cache(maxsize=SIGNED_DRAWS - 1)(expect)
+_drawn = lru_cache(maxsize=UNSCALED_DRAWS - 1)(expect)
 """Expected results of draws other than the first, cached until those of another problem are asked for."""
 
 

@@ -365,7 +365,10 @@ def test_one_of_several_implementations_is_named(tmp_path: Path):
         ({"kernel": NUMPY, "contract": Contract()}, r"arrays, contract: only with a plain function"),
         ({"kernel": NUMPY, "operator": None}, r"operator: numpy-direct implements 3 operators"),
         ({"kernel": Implementation("none"), "operator": None}, r"operator: none implements no operator"),
-        ({"kernel": lambda x, w, bias, *, strides: x}, r"<lambda> has a keyword parameter 'strides'; the suite"),
+        (
+            {"kernel": lambda x, w, bias, *, strides: x},
+            r"<lambda> has a keyword parameter 'strides'; did you mean stride",
+        ),
         ({"arrays": "torch"}, r"arrays='torch': must be a bridge"),
     ],
 )

@@ -122,7 +122,8 @@ def test_every_long_axis_meets_every_layout_and_16_bits_and_64(family: str):
 def test_every_dtype_meets_every_layout(family: str):
     every = (form for _, formats in standard(family) for form in formats)
     found = {(dtype, layout) for dtype, layout in every if dtype in DTYPES and not is_optional(layout)}
-    assert found == set(product(DTYPES, layouts_of(FAMILIES[family].rank)))
+    dtypes = [name for name in DTYPES if any(name in operator.dtypes for operator in FAMILIES[family].operators)]
+    assert found == set(product(dtypes, layouts_of(FAMILIES[family].rank)))
 
 
 ONES = {name: IMAGE[name] for name in ("batch", "channels", "rows", "columns", "output rows", "output columns")}

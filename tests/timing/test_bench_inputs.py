@@ -44,7 +44,7 @@ def test_scaled_inputs_have_exactly_scaled_results(operator: str):
             np.testing.assert_array_equal(found[name], exact)
         seen.add(b"".join(array.tobytes() for array in inputs.values()))
     known = OPERATORS[operator].homogeneous
-    assert len(seen) == len(scaling.factors(known)) * (scaling.DRAWS if known.powers else scaling.SIGNED_DRAWS)
+    assert len(seen) == len(scaling.factors(known)) * scaling.draws(known)
     assert len(seen) > rotation.MAX_ROUNDS
 
 

@@ -46,6 +46,8 @@ FAMILY = Family(
     distributions=("fixed", "bent", "integer", "natural", "impulse", "special", "nonfinite", "wide"),
     place=7,
     goldens=("matmul_activation mact.gelu fp32 bent",),
-    storages=Storages(once={0: ("mact.relu", "mact.batch-relu", "mact.relu-residual")}),
+    storages=Storages(
+        once={0: ("mact.relu", "mact.batch-relu", "mact.relu-residual", "mact.relu6", "mact.none", "mact.tiles")}
+    ),
     lacks=("equal_shapes", "large", "odd", "partial", "sizes", "sparse"),
 )
